@@ -1,0 +1,30 @@
+// Where ranks come from: the processes of an MPI launcher if one started us, threads otherwise.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/mpi_communicator.h"
+
+namespace tessera {
+
+class Launch {
+ public:
+  Launch();
+
+  /// How many ranks the launcher started; unset for threads.
+  std::optional<int> ranks_started() const;
+  int ranks_on_node() const { return session_ ? session_->local_size() : 1; }
+  /// Whether this process is the one that talks to the user.
+  bool speaks() const { return !world_ || world_->rank() == Rank{0}; }
+  /// Runs body on every rank of the plan: here, for the ranks of this process.
+  void run(int ranks, const std::function<void(Communicator&)>& body) const;
+
+ private:
+  std::unique_ptr<MpiSession> session_;
+  std::unique_ptr<Communicator> world_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,195 @@
+#include "options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/data/cifar10.h"
+#include "tessera/data/synthetic.h"
+
+namespace tessera {
+namespace {
+
+// "512" or "300x170", height × width.
+Shape parse_image_size(const std::string& text) {
+  const auto number = [&](std::string_view part) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    require(error == std::errc() && end == part.data() + part.size() && value > 0 && value <= 1'000'000, "--image-size ",
+            text, " is neither a size like 512 nor height x width like 300x170");
+    return value;
+  };
+  const auto cross = text.find('x');
+  const std::string_view view = text;
+  if (cross == std::string::npos) return {3, number(view), number(view)};
+  return {3, number(view.substr(0, cross)), number(view.substr(cross + 1))};
+}
+
+// The seeds call the data sets by number.
+std::string app_name(const std::string& app) {
+  return app == "1" ? "medical" : app == "2" ? "cifar" : app == "3" ? "synthetic" : app;
+}
+
+std::shared_ptr<const ImageSource> open_images(const Options& o) {
+  const std::string app = app_name(o.app);
+  const Shape& image = o.model.image;
+  if (app == "synthetic")
+    return std::make_shared<SyntheticImages>(SyntheticOptions{.classes = static_cast<int>(o.model.classes),
+                                                              .height = image.height,
+                                                              .width = image.width,
+                                                              .size = o.synthetic_images,
+                                                              .seed = o.train.seed});
+  require(app != "medical", "--app medical reads image files, which this version cannot do yet; use --app synthetic or ",
+          "--app cifar");
+  require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
+  require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
+          "; use --image-size 32");
+  require(o.model.classes == 10, "CIFAR-10 has 10 classes; use --num-classes 10");
+  return std::make_shared<Cifar10>(Cifar10Options{.folder = o.datapath});
+}
+
+void check_values(const Options& o, Problems& problems) {
+  problems.check(o.dtype != "bfloat16", "--dtype bfloat16 is for GPUs, which this version cannot use yet; use float32");
+  problems.check(o.device == "cpu", "--device ", o.device, ": this version runs on CPUs only; use --device cpu");
+  problems.check(o.train.optimizer.lr >= 0, "--lr ", o.train.optimizer.lr, " must not be negative");
+  problems.check(o.train.optimizer.momentum >= 0 && o.train.optimizer.momentum < 1, "--momentum ",
+                 o.train.optimizer.momentum, " must be at least 0 and less than 1");
+  problems.check(o.train.optimizer.weight_decay >= 0, "--weight-decay ", o.train.optimizer.weight_decay,
+                 " must not be negative");
+  problems.check(o.train.optimizer.clip_norm >= 0, "--clip-norm ", o.train.optimizer.clip_norm,
+                 " must not be negative (0 clips nothing)");
+  problems.check(o.train.learning_rate.warmup_steps >= 0, "--warmup-steps ", o.train.learning_rate.warmup_steps,
+                 " must not be negative");
+  problems.check(o.train.learning_rate.step_every > 0, "--lr-step-every ", o.train.learning_rate.step_every,
+                 " must be at least 1");
+  problems.check(o.steps.value_or(1) > 0, "--steps ", o.steps.value_or(1), " must be at least 1");
+  problems.check(o.num_epochs > 0, "--num-epochs ", o.num_epochs, " must be at least 1");
+  problems.check(o.threads.value_or(1) > 0, "--threads ", o.threads.value_or(1), " must be at least 1");
+  problems.check(o.train.loader_workers >= 0, "--num-workers ", o.train.loader_workers, " must not be negative");
+  problems.check(o.synthetic_images > 0, "--synthetic-images ", o.synthetic_images, " must be at least 1");
+}
+
+}  // namespace
+
+void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
+  std::string names;
+  for (const auto& [name, model] : models.models()) names += (names.empty() ? "" : ", ") + name;
+  command.set_config("--config", "", "read flags from this file; the command line wins")->group("Output");
+
+  const char* group = "Network";
+  command.add_option("--model", o.model.name, "one of " + names)->capture_default_str()->group(group);
+  command.add_option("--depth", o.model.depth, "layers: resnet_v1 takes 6n+2, resnet_v2 9n+2")->group(group);
+  command.add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18)")->group(group);
+  command.add_option("--num-filters", o.model.num_filters, "amoebanet: a multiple of 8 (416)")->group(group);
+  command.add_option("--num-classes", o.model.classes, "classes")->capture_default_str()->group(group);
+  command.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str()->group(group);
+
+  group = "Data";
+  command.add_option("--app", o.app, "medical, cifar or synthetic (or 1, 2, 3)")->capture_default_str()->group(group);
+  command.add_option("--datapath", o.datapath, "folder of the data set")->capture_default_str()->group(group);
+  command.add_option("--synthetic-images", o.synthetic_images, "images an epoch of --app synthetic")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--num-workers", o.train.loader_workers, "threads that read ahead; 0 reads in the step")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--seed", o.train.seed, "of parameters, images, order and dropout")
+      ->capture_default_str()
+      ->group(group);
+
+  group = "Training";
+  command.add_option("--batch-size", o.plan.batch_size, "images a step")->capture_default_str()->group(group);
+  command.add_option("--num-epochs", o.num_epochs, "times through the data")->capture_default_str()->group(group);
+  command.add_option("--steps", o.steps, "steps of the optimizer; stands in for --num-epochs")->group(group);
+  auto& optimizer = o.train.optimizer;
+  command.add_option("--optimizer", optimizer.name, "")
+      ->check(CLI::IsMember({"sgd", "adam", "adamw"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--lr", optimizer.lr, "learning rate")->capture_default_str()->group(group);
+  command.add_option("--momentum", optimizer.momentum, "of sgd")->capture_default_str()->group(group);
+  command.add_option("--weight-decay", optimizer.weight_decay, "")->capture_default_str()->group(group);
+  command.add_option("--clip-norm", optimizer.clip_norm, "largest norm of all gradients; 0 clips nothing")
+      ->capture_default_str()
+      ->group(group);
+  auto& rate = o.train.learning_rate;
+  command.add_option("--lr-schedule", rate.schedule, "")
+      ->check(CLI::IsMember({"constant", "step", "cosine"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--warmup-steps", rate.warmup_steps, "steps in which --lr is reached")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--lr-step-every", rate.step_every, "--lr-schedule step: steps between drops")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--lr-step-factor", rate.step_factor, "--lr-schedule step: size of a drop")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--dtype", o.dtype, "")
+      ->check(CLI::IsMember({"float32", "float64", "bfloat16"}))
+      ->capture_default_str()
+      ->group(group);
+
+  group = "Parallelism (exact: no result depends on it)";
+  auto& plan = o.plan;
+  command.add_option("--parts", plan.parts, "micro-batches a batch; batch norm is over each of them")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--split-size", plan.split_size, "stages")->group(group);
+  command.add_option("--balance", plan.balance, "cells of each stage: 5,7,6")->group(group);
+  command.add_option("--num-spatial-parts", plan.num_spatial_parts, "tiles of each spatial stage: 4 or 4,2")->group(group);
+  command.add_option("--spatial-size", plan.spatial_size, "how many of the first stages are spatial")->group(group);
+  command.add_option("--slice-method", plan.slice_method, "square, vertical or horizontal tiles")
+      ->check(CLI::IsMember({"square", "vertical", "horizontal"}))
+      ->group(group);
+  command.add_flag("--halo-D2", plan.halo_d2, "one wider margin exchange for several blocks")->group(group);
+  command.add_option("--fused-layers", plan.fused_layers, "blocks that share an exchange with --halo-D2")->group(group);
+  command.add_option("--local-DP", plan.local_dp, "ranks that share the batch after the spatial stages")->group(group);
+  command.add_option("--times", plan.times, "bidirectional: 1 is 2 replications of the batch, 2 is 4")->group(group);
+
+  group = "Machine";
+  command.add_option("--device", o.device, "")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str()->group(group);
+  command.add_option("--threads", o.threads, "threads of each rank; all cores shared out by default")->group(group);
+  command.add_option("--recompute", o.recompute, "what backward makes again to save memory: norm, none")
+      ->check(CLI::IsMember({"none", "norm"}))
+      ->capture_default_str()
+      ->group(group);
+
+  group = "Output";
+  command.add_option("--json", o.json, "write plan, losses, times and memory to this file")->group(group);
+  command.add_flag("-v,--verbose", o.verbose, "print the plan and every step")->group(group);
+  command.add_flag("--quiet", o.quiet, "print errors only")->group(group);
+}
+
+Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_started, int ranks_on_node) {
+  Problems problems;
+  check_values(o, problems);
+  problems.absorb([&] { check_plan_options(o.plan); });
+  o.train.dtype = o.dtype == "float64" ? at::kDouble : at::kFloat;
+  o.train.recompute = o.recompute == "none" ? Recompute::none : Recompute::norm;
+
+  Job job;
+  problems.absorb([&] {
+    o.model.image = parse_image_size(o.image_size);
+    problems.absorb([&] { job.graph = models.build(o.model); });
+    if (o.model.classes > 0 && o.synthetic_images > 0) job.images = open_images(o);
+  });
+  if (job.images && o.plan.batch_size > 0)
+    problems.check(o.plan.batch_size <= job.images->size(), "--batch-size ", o.plan.batch_size, " is more than the ",
+                   job.images->size(), " images there are; use a smaller one",
+                   app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
+  problems.throw_if_any();
+
+  job.plan = make_plan(job.graph, o.plan, ranks_started);
+  job.steps = o.steps.value_or(o.num_epochs * (job.images->size() / o.plan.batch_size));
+  o.train.steps = job.steps;
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int sharing = ranks_started ? ranks_on_node : job.plan.ranks();
+  job.threads = o.threads.value_or(std::max(1, cores / std::max(1, sharing)));
+  return job;
+}
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+// Everything the flags say, in one struct.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tessera/data/image_source.h"
+#include "tessera/models/registry.h"
+#include "tessera/plan/plan.h"
+#include "tessera/runtime/trainer.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tessera {
+
+struct Options {
+  // What is trained: these change results.
+  ModelOptions model{.name = "resnet_v2", .image = {3, 32, 32}, .classes = 10};
+  std::string image_size = "32";
+  std::string app = "synthetic";
+  std::string datapath = "./train";
+  std::int64_t synthetic_images = 4096;
+  std::int64_t num_epochs = 1;
+  std::optional<std::int64_t> steps;
+  TrainOptions train;
+  std::string dtype = "float32";
+
+  // How it is divided: exact, so these do not.
+  PlanOptions plan;
+
+  // How it is run and shown.
+  std::string device = "cpu";
+  std::optional<int> threads;
+  std::string recompute = "norm";
+  std::string json;
+  std::int64_t log_every = 0;
+  double tolerance = 0;
+  bool quiet = false;
+  bool verbose = false;
+};
+
+/// Adds the flags that all commands on a network share, in groups.
+void add_flags(CLI::App& command, Options& options, const ModelRegistry& models);
+
+/// A run, checked as a whole before anything starts.
+struct Job {
+  Graph graph;
+  Plan plan;
+  std::shared_ptr<const ImageSource> images;
+  std::int64_t steps = 0;
+  int threads = 1;
+};
+
+/// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.
+Job make_job(Options& options, const ModelRegistry& models, std::optional<int> ranks_started, int ranks_on_node);
+
+}  // namespace tessera

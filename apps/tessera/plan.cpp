@@ -1,0 +1,39 @@
+#include <fmt/core.h>
+
+#include "commands.h"
+#include "tessera/base/text.h"
+#include "tessera/io/report.h"
+
+namespace tessera {
+
+void run_plan(Options& options, const ModelRegistry& models, const Launch& launch) {
+  const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
+  if (!launch.speaks()) return;
+  fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  if (options.verbose) {
+    Table table({"cell", "nodes", "output", "parameters", "GFLOP, one micro"});
+    const auto& nodes = job.graph.nodes();
+    for (std::size_t c = 0; c < job.graph.cells().size(); ++c) {
+      std::int64_t count = 0, parameters = 0;
+      Cost cost;
+      Shape last;
+      for (const auto& node : nodes) {
+        if (node.cell != static_cast<int>(c)) continue;
+        ++count;
+        last = node.shape;
+        cost += job.graph.cost(node, job.plan.micro_size());
+        for (const auto& spec : node.parameters) parameters += spec.trainable ? spec.elements() : 0;
+      }
+      table.row({job.graph.cells()[c].name, std::to_string(count),
+                 fmt::format("{}x{}x{}", last.channels, last.height, last.width),
+                 human_count(static_cast<double>(parameters)), fmt::format("{:.3f}", cost.flops() / 1e9)});
+    }
+    fmt::print("\n{}", table.str());
+  }
+  if (!options.json.empty()) {
+    check_writable(options.json);
+    write_plan(options.json, job.plan, job.graph);
+  }
+}
+
+}  // namespace tessera

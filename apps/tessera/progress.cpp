@@ -1,0 +1,47 @@
+#include "progress.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "tessera/base/text.h"
+
+namespace tessera {
+
+Progress::Progress(const ProgressOptions& options)
+    : options_(options),
+      terminal_(isatty(STDOUT_FILENO) && !options.every_step),
+      // About fifty lines in a log, whatever its length.
+      line_every_(options.every_step ? 1 : std::max<std::int64_t>(1, options.steps / 50)) {}
+
+void Progress::step(const StepReport& r, std::int64_t peak_bytes) {
+  // The first step also pays for memory and for the choice of kernels, so it counts only while it is alone.
+  seconds_per_step_ = r.step <= 1 ? r.seconds : 0.9 * seconds_per_step_ + 0.1 * r.seconds;
+  const std::int64_t done = r.step + 1;
+  if (options_.quiet || (!terminal_ && done != 1 && done != options_.steps && done % line_every_ != 0)) return;
+  std::string line = fmt::format(
+      "step {}/{}  epoch {}  loss {:.4f}  {:.1f} images/s  data {:.0f}%  memory {}  left {}", done, options_.steps,
+      r.epoch + 1, r.loss, static_cast<double>(options_.batch_size) / r.seconds, 100 * r.data_seconds / r.seconds,
+      human_bytes(peak_bytes), human_seconds(seconds_per_step_ * static_cast<double>(options_.steps - done)));
+  if (options_.every_step) {
+    line += fmt::format("  lr {:.3g}", r.learning_rate);
+    if (r.gradient_norm > 0) line += fmt::format("  gradient {:.3g}", r.gradient_norm);
+  }
+  if (terminal_) {
+    fmt::print("\r\033[K{}", line);
+    open_ = true;
+  } else {
+    fmt::print("{}\n", line);
+  }
+  std::fflush(stdout);
+}
+
+void Progress::finish() {
+  if (open_) fmt::print("\n");
+  open_ = false;
+  std::fflush(stdout);
+}
+
+}  // namespace tessera

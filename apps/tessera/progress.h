@@ -1,0 +1,33 @@
+// What the user sees while a network trains: one line that is written over on a terminal, plain lines otherwise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tessera/runtime/trainer.h"
+
+namespace tessera {
+
+struct ProgressOptions {
+  std::int64_t steps = 0;
+  std::int64_t batch_size = 0;
+  bool quiet = false;
+  bool every_step = false;  ///< a line a step, even on a terminal
+};
+
+class Progress {
+ public:
+  explicit Progress(const ProgressOptions& options);
+  void step(const StepReport& report, std::int64_t peak_bytes);
+  /// Ends the line, if one is open.
+  void finish();
+
+ private:
+  const ProgressOptions options_;
+  const bool terminal_;
+  bool open_ = false;
+  std::int64_t line_every_;
+  double seconds_per_step_ = 0;  ///< a running mean
+};
+
+}  // namespace tessera

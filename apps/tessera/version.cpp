@@ -1,0 +1,25 @@
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <fmt/core.h>
+#include <torch/version.h>
+
+#include "commands.h"
+#include "tessera/comm/mpi_communicator.h"
+#include "tessera/io/report.h"
+
+namespace tessera {
+
+std::string version_text() {
+  const BuildInfo build = build_info();
+  return fmt::format(
+      "tessera {} ({})\n"
+      "compiler   {}\n"
+      "libtorch   {}\n"
+      "MPI        {}\n"
+      "CUDA       no\n"
+      "sanitizers {}\n",
+      build.version, build.commit, build.compiler, TORCH_VERSION, mpi_library_version(),
+      build.sanitizers.empty() ? "none" : build.sanitizers);
+}
+
+}  // namespace tessera

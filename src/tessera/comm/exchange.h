@@ -1,0 +1,77 @@
+// The one movement of Tessera: a value owned as boxes by some ranks is needed as other boxes by some ranks.
+#pragma once
+
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/geometry/box.h"
+
+namespace tessera {
+
+/// An exchange under way. Owns its requests and shares ownership of its tensors; must end before the communicator.
+/// Destroyed before finish(), it gives up what has not arrived.
+class Movement {
+ public:
+  /// Waits for all messages. The gradients of a transpose are added here, in the order of the peers' ranks. Nothing to
+  /// do the second time.
+  void finish();
+
+ private:
+  friend class Exchange;
+  struct Arrival {
+    Pending pending;
+    Region staged, target;  ///< to be added; both empty where the message goes straight to its place
+  };
+  std::vector<Arrival> arrivals_;
+  std::vector<Pending> sends_;
+};
+
+/// Margin exchange, join, split, change of grid and change of batch ways, by what have and need are:
+///
+///     margin: need[r] is have[r] and what lies around it      join:  have = tiles,       need = {whole image, -, -, -}
+///     +------+------+                                         split: have = {whole, -},  need = tiles
+///     |  0 ..|..    |   need[0] is tile 0 with                regrid: have = old tiles,  need = new tiles
+///     |  :...|.:  1 |   a margin: 0 receives strips
+///     +--::--+------+   from 1 and 2 and a corner
+///     |  2 ::|::  3 |   from 3, one message each
+///     +------+------+
+///
+/// A tensor of a box is batch × channels × height × width (depth is 1), of any strides; channels-last ones are fast.
+/// It may be a view into a larger one, and undefined where the box is empty.
+///
+/// A linear map: what a needed box shares with the owned ones is copied; what nobody owns (outside the image) is left as
+/// it is, so that padding stays the caller's. The transpose is exact. Immutable; any number of movements may be under
+/// way at once, with tags of their own or started in the same order on all ranks.
+class Exchange {
+ public:
+  /// have and need have one box for each rank of the communicator; a box may be empty.
+  Exchange(const Partition& have, const std::vector<Box>& need, Rank me);
+
+  /// destination = E source: source covers have[me], destination need[me]. Until finish(), source must not be written
+  /// and destination not be used. Where destination already holds source (the same memory at the box that both share),
+  /// only the strips move.
+  [[nodiscard]] Movement start(Communicator& communicator, const at::Tensor& source, const at::Tensor& destination,
+                               Tag tag) const;
+
+  /// gradient_of_have += transpose(E) gradient_of_need: each rank's share of need[me] goes back to its owner and is added
+  /// there, first what stays on this rank (in this call), then by peers in the order of their ranks (in finish()). The
+  /// caller sets gradient_of_have to zero beforehand if nothing else was gathered in it. Where gradient_of_need holds
+  /// gradient_of_have, the part that stays on this rank is already in its place and is not added again.
+  [[nodiscard]] Movement start_transpose(Communicator& communicator, const at::Tensor& gradient_of_need,
+                                         const at::Tensor& gradient_of_have, Tag tag) const;
+
+  /// What start() sends from this rank; start_transpose() receives as much.
+  std::int64_t bytes_sent(std::int64_t channels, std::int64_t element_bytes) const;
+  int messages() const { return static_cast<int>(sends_.size()); }
+
+ private:
+  struct Strip {
+    Rank peer;
+    Box box;
+  };
+  Box have_, need_;
+  Box stays_;                     ///< what this rank both owns and needs
+  std::vector<Strip> sends_, receives_;  ///< by rank of the peer
+};
+
+}  // namespace tessera

@@ -1,0 +1,175 @@
+#include "tessera/data/loader.h"
+
+#include <chrono>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "tessera/base/error.h"
+#include "tessera/data/shuffle.h"
+
+namespace tessera {
+namespace {
+
+/// Views share the storage but not the tensor, so both are counted.
+bool only_holder(const at::Tensor& tensor) { return tensor.use_count() == 1 && tensor.storage().use_count() == 1; }
+
+class AddsElapsed {
+ public:
+  explicit AddsElapsed(double& seconds) : seconds_(seconds) {}
+  ~AddsElapsed() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+  AddsElapsed(const AddsElapsed&) = delete;
+  AddsElapsed& operator=(const AddsElapsed&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& options)
+    : source_(std::move(source)), options_(options) {
+  const auto [channels, height, width] = source_->image_shape();
+  require(options.batch_size >= 1, "a batch of ", options.batch_size, " images cannot be read; see --batch-size");
+  require(options.batch_size <= source_->size(), "a batch of ", options.batch_size, " images is more than the ",
+          source_->size(), " of the set (", source_->describe(), "); use a smaller --batch-size");
+  require(options.workers >= 0, "cannot read with ", options.workers, " threads; use 0 or more --num-workers");
+  require(options.prefetch_batches >= 1, "cannot read ", options.prefetch_batches, " batches ahead; use 1 or more");
+  require(options.dtype == at::kFloat || options.dtype == at::kDouble, "images are read as float or double, not ",
+          options.dtype);
+
+  const Box whole = image_box({0, options.batch_size}, {0, height}, {0, width});
+  part_ = options.part.value_or(whole);
+  // Side by side, because a part with one empty side must still have the others inside.
+  for (const Axis axis : {Axis::batch, Axis::height, Axis::width})
+    ensure(whole[axis].contains(part_[axis]), "part ", part_, " reaches outside the batch ", whole);
+  tasks_per_batch_ = std::max<std::int64_t>(1, part_.batch().size());
+
+  if (options.workers == 0) return;
+  slots_.resize(static_cast<std::size_t>(options.prefetch_batches));
+  try {
+    for (int i = 0; i < options.workers; ++i) workers_.emplace_back([this] { work(); });
+  } catch (...) {
+    stopping_ = true;  // No destructor runs for a half-made loader, and a joinable thread must not be dropped.
+    worker_wakes_.notify_all();
+    for (auto& worker : workers_) worker.join();
+    throw;
+  }
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  worker_wakes_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+Batch Loader::next() {
+  const AddsElapsed timer(waited_seconds_);
+  return workers_.empty() ? read_now(step_++) : wait_for(step_);
+}
+
+void Loader::start_at(std::int64_t step) {
+  require(step >= 0, "cannot start at step ", step);
+  std::unique_lock lock(mutex_);
+  paused_ = true;
+  consumer_wakes_.wait(lock, [&] { return busy_workers_ == 0; });
+  for (auto& slot : slots_) slot = Slot{};
+  step_ = step;
+  upcoming_ = {step, 0};
+  paused_ = false;
+  worker_wakes_.notify_all();
+}
+
+Batch Loader::take_buffers() {
+  for (const auto& buffer : buffers_)
+    if (only_holder(buffer.images) && only_holder(buffer.labels)) return buffer;
+  const std::int64_t samples = part_.batch().size();
+  const at::TensorOptions images = at::TensorOptions().dtype(options_.dtype);
+  Batch fresh;
+  fresh.images = at::empty({samples, source_->image_shape()[0], part_.height().size(), part_.width().size()}, images,
+                           at::MemoryFormat::ChannelsLast);
+  fresh.labels = at::empty({samples}, at::TensorOptions().dtype(at::kLong));
+  buffers_.push_back(fresh);
+  return fresh;
+}
+
+Loader::Slot Loader::begin_batch(std::int64_t step) {
+  Slot slot;
+  slot.samples_left = tasks_per_batch_;
+  try {
+    slot.batch = take_buffers();
+  } catch (...) {
+    slot.error = std::current_exception();
+  }
+  slot.batch.epoch = step / batches_per_epoch();
+  slot.batch.first_sample = step % batches_per_epoch() * options_.batch_size + part_.batch().begin;
+  return slot;
+}
+
+void Loader::read_sample(const Batch& batch, std::int64_t sample) const {
+  if (sample >= part_.batch().size()) return;  // A part without samples still has one task, so that its slot gets done.
+  const std::int64_t position = batch.first_sample + sample;
+  const std::int64_t index =
+      options_.shuffle ? Shuffle(source_->size(), options_.seed, batch.epoch)(position) : position;
+  batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(index);
+  if (!part_.height().empty() && !part_.width().empty())
+    source_->read(index, part_.height(), part_.width(), batch.images.select(0, sample));
+}
+
+Batch Loader::read_now(std::int64_t step) {
+  Slot slot = begin_batch(step);
+  if (slot.error) std::rethrow_exception(slot.error);
+  for (std::int64_t sample = 0; sample < tasks_per_batch_; ++sample) read_sample(slot.batch, sample);
+  return std::move(slot.batch);
+}
+
+Batch Loader::wait_for(std::int64_t step) {
+  std::unique_lock lock(mutex_);
+  Slot& slot = slot_of(step);
+  consumer_wakes_.wait(lock, [&] { return step < upcoming_.step && slot.samples_left == 0; });
+  const Slot done = std::exchange(slot, Slot{});
+  ++step_;
+  worker_wakes_.notify_all();
+  if (done.error) std::rethrow_exception(done.error);
+  return done.batch;
+}
+
+void Loader::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    worker_wakes_.wait(lock, [&] {
+      return stopping_ || (!paused_ && upcoming_.step < step_ + static_cast<std::int64_t>(slots_.size()));
+    });
+    if (stopping_) return;
+    const Task task = upcoming_;
+    if (task.sample == 0) slot_of(task.step) = begin_batch(task.step);
+    upcoming_ = task.sample + 1 < tasks_per_batch_ ? Task{task.step, task.sample + 1} : Task{task.step + 1, 0};
+    run_task(lock, task);
+  }
+}
+
+/// Called and left with the lock held; reads without it.
+void Loader::run_task(std::unique_lock<std::mutex>& lock, Task task) {
+  // The slot cannot be handed out or cleared before this task counts itself off, so it stays where it is.
+  Slot& slot = slot_of(task.step);
+  std::exception_ptr error = slot.error;
+  ++busy_workers_;
+  lock.unlock();
+  if (!error) {
+    try {
+      read_sample(slot.batch, task.sample);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+  lock.lock();
+  --busy_workers_;
+  if (!slot.error) slot.error = error;
+  if (--slot.samples_left == 0 || busy_workers_ == 0) consumer_wakes_.notify_all();
+}
+
+}  // namespace tessera

@@ -1,0 +1,112 @@
+// Batches for one rank: the right images in the right order, only the part that the rank needs, ahead of time.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/data/image_source.h"
+
+namespace tessera {
+
+struct LoaderOptions {
+  // What the batches are.
+
+  /// Images in a batch over all ranks.
+  std::int64_t batch_size = 1;
+  /// What this rank needs of a batch: the samples (numbered within the batch), rows and columns. Nothing set: all of
+  /// it. Empty rows or columns give labels and images without pixels; no samples give empty tensors.
+  std::optional<Box> part = std::nullopt;
+  /// The order is a function of (seed, epoch), or that of the source when shuffle is off.
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+  /// at::kFloat or at::kDouble.
+  at::ScalarType dtype = at::kFloat;
+
+  // How fast they come. Nothing here changes them.
+
+  /// Threads that read ahead; 0 reads inside next(). They share the images of a batch.
+  int workers = 0;
+  /// Batches under way or ready at one time, at least 1; read only when there are workers.
+  int prefetch_batches = 2;
+};
+
+struct Batch {
+  at::Tensor images;  ///< [samples, channels, rows, columns], channels-last
+  at::Tensor labels;  ///< [samples], int64
+  std::int64_t epoch = 0;
+  std::int64_t first_sample = 0;  ///< where the first of these samples stands in the order of the epoch
+};
+
+/// An endless sequence of batches. Batch s of an epoch holds the positions [s, s+1) * batch_size of the epoch's order.
+/// The images that are left over when batch_size does not divide the set are dropped for that epoch; the next epoch
+/// follows.
+///
+/// A batch's memory is used again once nobody else holds its tensors or a view of them; so hold the batch until an
+/// asynchronous copy out of it is done.
+/// Thread safety: next() and start_at() are for one thread at a time; several loaders may share a source.
+class Loader {
+ public:
+  /// Throws UsageError when the options do not fit the source.
+  Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& options);
+  /// Waits at most for the images that workers are reading at this moment.
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The next batch. What the source threw while reading it, on whatever thread, is thrown from here; the call after
+  /// that goes on with the batch behind it.
+  Batch next();
+  /// Makes `step` (counted from the start of epoch 0) the next batch. What was read ahead is thrown away.
+  void start_at(std::int64_t step);
+
+  std::int64_t batches_per_epoch() const { return source_->size() / options_.batch_size; }
+  /// Seconds that next() has taken in all: time in which nothing was there to train on.
+  double waited_seconds() const { return waited_seconds_; }
+
+ private:
+  /// A batch under way; step s lives in slot s % slots.
+  struct Slot {
+    Batch batch;
+    std::int64_t samples_left = 0;
+    std::exception_ptr error;
+  };
+  /// One sample of one batch: what a worker does at a time.
+  struct Task {
+    std::int64_t step, sample;
+  };
+
+  Batch take_buffers();
+  Slot begin_batch(std::int64_t step);
+  void read_sample(const Batch& batch, std::int64_t sample) const;
+  Batch read_now(std::int64_t step);
+  Batch wait_for(std::int64_t step);
+  Slot& slot_of(std::int64_t step) { return slots_[static_cast<std::size_t>(step) % slots_.size()]; }
+  void work();
+  void run_task(std::unique_lock<std::mutex>& lock, Task task);
+
+  std::shared_ptr<const ImageSource> source_;
+  LoaderOptions options_;
+  Box part_;
+  std::int64_t tasks_per_batch_;
+  double waited_seconds_ = 0;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable worker_wakes_, consumer_wakes_;
+  std::vector<Slot> slots_;
+  std::vector<Batch> buffers_;  // every buffer that was ever handed out; free when only this list holds it
+  std::int64_t step_ = 0;       // the next batch to hand out
+  Task upcoming_{0, 0};         // the next one for a worker to take
+  int busy_workers_ = 0;
+  bool paused_ = false, stopping_ = false;
+
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,52 @@
+// Images made from numbers: labelled, learnable, of any size, and needing no files.
+//
+//   pixel = colour of its class and channel + wave of its class at (y, x) + noise of (seed, index, channel, y, x)
+//
+// - The wave is a sinusoid whose direction and frequency (in cycles per image) belong to the class and whose phase
+//   belongs to the image. Colours and waves do not depend on the seed: another seed gives other images of the same
+//   classes, which is what a test set is.
+// - Over many images a pixel has mean 0 and variance 1, roughly.
+// - A pixel is a function of (seed, index, channel, y, x) and the image's height and width only, so any box can be made
+//   anywhere. All terms are multiples of small powers of two, chosen so that their float64 sum is exact: the bits
+//   depend neither on the order of additions nor on fused multiply-adds.
+#pragma once
+
+#include <vector>
+
+#include "tessera/data/image_source.h"
+
+namespace tessera {
+
+struct SyntheticOptions {
+  int classes = 10;
+  std::int64_t channels = 3;
+  std::int64_t height = 32;
+  std::int64_t width = 32;
+  std::int64_t size = 50000;
+  std::uint64_t seed = 0;
+};
+
+class SyntheticImages : public ImageSource {
+ public:
+  /// Throws UsageError unless classes, channels, height, width and size are all at least 1.
+  explicit SyntheticImages(const SyntheticOptions& options);
+
+  std::int64_t size() const override { return options_.size; }
+  int classes() const override { return options_.classes; }
+  std::array<std::int64_t, 3> image_shape() const override {
+    return {options_.channels, options_.height, options_.width};
+  }
+  /// Uniform over the classes, a function of (seed, index).
+  std::int64_t label(std::int64_t index) const override;
+  void read(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const override;
+  std::string describe() const override;
+
+ private:
+  template <class Real>
+  void read_as(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const;
+
+  SyntheticOptions options_;
+  std::vector<double> colours_;  // [class][channel]
+};
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+#include "tessera/geometry/box.h"
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+std::vector<Interval> split_evenly(Interval whole, std::int64_t parts) {
+  ensure(parts > 0, "an interval cannot be cut into ", parts, " parts");
+  const std::int64_t small = whole.size() / parts, larger = whole.size() % parts;
+  std::vector<Interval> out;
+  std::int64_t at = whole.begin;
+  for (std::int64_t i = 0; i < parts; ++i) {
+    const std::int64_t size = small + (i < larger ? 1 : 0);
+    out.push_back({at, at + size});
+    at += size;
+  }
+  return out;
+}
+
+Partition grid_partition(const Box& whole, const Grid& grid) {
+  Partition out;
+  for (const auto& rows : split_evenly(whole.height(), grid.rows))
+    for (const auto& columns : split_evenly(whole.width(), grid.columns)) {
+      Box tile = whole;
+      tile[Axis::height] = rows;
+      tile[Axis::width] = columns;
+      out.boxes.push_back(tile);
+    }
+  return out;
+}
+
+Partition batch_partition(const Box& whole, std::int64_t ways) {
+  Partition out;
+  for (const auto& share : split_evenly(whole.batch(), ways)) {
+    Box box = whole;
+    box[Axis::batch] = share;
+    out.boxes.push_back(box);
+  }
+  return out;
+}
+
+}  // namespace tessera

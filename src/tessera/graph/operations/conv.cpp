@@ -1,0 +1,49 @@
+#include "tessera/graph/operations/conv.h"
+
+#include <cmath>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+Conv::Conv(const ConvOptions& o)
+    : options(o), windows(o.kernel, o.stride, o.pad, o.pad_end.value_or(o.pad), o.dilation) {
+  require(o.out > 0 && o.groups > 0 && o.out % o.groups == 0, "convolution to ", o.out, " channels in ", o.groups,
+          " groups: the channels must be a positive multiple of the groups");
+}
+
+Shape Conv::output_shape(Shapes inputs) const {
+  require(inputs[0].channels % options.groups == 0, "convolution of ", inputs[0].channels, " channels in ",
+          options.groups, " groups: the channels must be a multiple of the groups");
+  return windows.apply(inputs[0], options.out);
+}
+
+std::vector<ParameterSpec> Conv::parameters(Shapes inputs) const {
+  const std::int64_t taps = options.kernel.height * options.kernel.width;
+  const std::int64_t in = inputs[0].channels / options.groups;
+  const double bound = 1.0 / std::sqrt(static_cast<double>(in * taps));
+  Initializer init{Initializer::Kind::uniform, bound};
+  if (options.fan_out_gain)
+    init = {Initializer::Kind::normal, *options.fan_out_gain / std::sqrt(static_cast<double>(options.out * taps))};
+  std::vector<ParameterSpec> specs{{"weight", {options.out, in, options.kernel.height, options.kernel.width}, init}};
+  if (options.bias) specs.push_back({"bias", {options.out}, {Initializer::Kind::uniform, bound}});
+  return specs;
+}
+
+Cost Conv::cost(Shapes inputs, const Box& out) const {
+  const auto positions = static_cast<double>(out.volume());
+  const auto weights = static_cast<double>(options.kernel.height * options.kernel.width * options.out *
+                                           (inputs[0].channels / options.groups));
+  const auto input =
+      static_cast<double>(intersect(windows.input_of(out), inputs[0].box(out.batch())).volume() * inputs[0].channels);
+  const double flops = 2 * positions * weights;
+  return {flops, flops, flops, input + weights + positions * static_cast<double>(options.out), input};
+}
+
+std::string Conv::describe() const {
+  std::string text = concat(windows.describe(), " to ", options.out);
+  if (options.groups != 1) text += concat(", ", options.groups, " groups");
+  return text;
+}
+
+}  // namespace tessera

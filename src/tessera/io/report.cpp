@@ -1,0 +1,155 @@
+#include "tessera/io/report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tessera/base/error.h"
+#include "tessera/io/build_info.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string first_line_with(const char* file, const std::string& key) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(key)) {
+      const auto colon = line.find(':');
+      const auto begin = colon == std::string::npos ? colon : line.find_first_not_of(" \t", colon + 1);
+      return begin == std::string::npos ? "" : line.substr(begin);
+    }
+  return "";
+}
+
+Json machine_json() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return {{"host", host},
+          {"cpu", first_line_with("/proc/cpuinfo", "model name")},
+          {"cores", std::thread::hardware_concurrency()},
+          {"memory", first_line_with("/proc/meminfo", "MemTotal")}};
+}
+
+Json build_json() {
+  const BuildInfo b = build_info();
+  return {{"version", b.version}, {"commit", b.commit}, {"compiler", b.compiler}};
+}
+
+Json plan_json(const Plan& plan, const Graph& graph) {
+  Json stages = Json::array();
+  for (const auto& stage : plan.stages)
+    stages.push_back({{"first_node", graph.nodes()[static_cast<std::size_t>(stage.first_node)].name},
+                      {"last_node", graph.nodes()[static_cast<std::size_t>(stage.end_node - 1)].name},
+                      {"grid", {stage.grid.rows, stage.grid.columns}},
+                      {"ranks", stage.ranks}});
+  const Shape& image = graph.nodes()[0].shape;
+  return {{"image", {image.channels, image.height, image.width}},
+          {"batch_size", plan.batch_size},
+          {"micros", plan.micros},
+          {"replicas", plan.replicas},
+          {"schedule", plan.schedule},
+          {"ranks", plan.ranks()},
+          {"stages", stages}};
+}
+
+// JSON has no infinity; null stands for it.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+void write(const std::string& path, const Json& document) {
+  const std::string temporary = path + ".part";
+  {
+    std::ofstream out(temporary);
+    out << document.dump(2) << '\n';
+    out.close();
+    if (!out) {
+      std::error_code ignored;
+      std::filesystem::remove(temporary, ignored);
+      throw Error(concat("could not write ", path, "; is the disk full?"));
+    }
+  }
+  std::error_code error;
+  std::filesystem::rename(temporary, path, error);
+  if (error) throw Error(concat("could not write ", path, ": ", error.message()));
+}
+
+}  // namespace
+
+BuildInfo build_info() {
+  return {TESSERA_VERSION, TESSERA_COMMIT, TESSERA_COMPILER, TESSERA_SANITIZERS};
+}
+
+Spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) {
+    return values[static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
+  };
+  return {at(0.1), at(0.5), at(0.9)};
+}
+
+Spread images_per_second(const std::vector<StepReport>& steps, std::int64_t batch_size) {
+  std::vector<double> speeds;
+  for (std::size_t i = steps.size() > 1 ? 1 : 0; i < steps.size(); ++i)
+    speeds.push_back(static_cast<double>(batch_size) / steps[i].seconds);
+  return spread_of(std::move(speeds));
+}
+
+void check_writable(const std::string& path) {
+  const std::string temporary = path + ".part";
+  const bool good = std::ofstream(temporary).good();
+  std::error_code ignored;
+  std::filesystem::remove(temporary, ignored);
+  require(good && !std::filesystem::is_directory(path), "--json ", path,
+          ": cannot write there; the folder must exist and be writable");
+}
+
+void write_report(const std::string& path, const RunReport& r, const Plan& plan, const Graph& graph) {
+  const Spread speed = images_per_second(r.steps, plan.batch_size);
+  Json steps = Json::array();
+  for (const auto& s : r.steps)
+    steps.push_back({{"step", s.step + 1},
+                     {"epoch", s.epoch + 1},
+                     {"loss", s.loss},
+                     {"seconds", s.seconds},
+                     {"data_seconds", s.data_seconds},
+                     {"learning_rate", s.learning_rate}});
+  write(path, {{"tessera", build_json()},
+               {"machine", machine_json()},
+               {"command", r.command},
+               {"model", r.model},
+               {"dtype", r.dtype},
+               {"threads", r.threads},
+               {"trainable_parameters", graph.trainable_elements()},
+               {"plan", plan_json(plan, graph)},
+               {"images_per_second", {{"median", speed.median}, {"p10", speed.low}, {"p90", speed.high}}},
+               {"peak_bytes", r.peak_bytes},
+               {"peak_resident_bytes", peak_resident_bytes()},
+               {"steps", steps}});
+}
+
+void write_plan(const std::string& path, const Plan& plan, const Graph& graph) {
+  write(path, {{"tessera", build_json()}, {"plan", plan_json(plan, graph)}});
+}
+
+void write_verification(const std::string& path, const VerifyReport& r, const Plan& plan, const Graph& graph) {
+  Json differences = Json::array();
+  for (const auto& d : r.differences)
+    differences.push_back({{"what", d.what}, {"step", d.step + 1}, {"relative", number(d.relative)}});
+  write(path, {{"tessera", build_json()},
+               {"machine", machine_json()},
+               {"plan", plan_json(plan, graph)},
+               {"passed", r.passed},
+               {"tolerance", r.tolerance},
+               {"largest", number(r.largest)},
+               {"tensors_compared", r.compared},
+               {"differences", differences}});
+}
+
+}  // namespace tessera

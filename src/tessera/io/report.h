@@ -1,0 +1,52 @@
+// What a run leaves behind for other programs: JSON documents.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/plan/plan.h"
+#include "tessera/runtime/trainer.h"
+
+namespace tessera {
+
+struct BuildInfo {
+  std::string version, commit, compiler, sanitizers;
+};
+BuildInfo build_info();
+
+struct Spread {
+  double low = 0, median = 0, high = 0;  ///< 10th, 50th and 90th percentile
+};
+Spread spread_of(std::vector<double> values);
+/// Over all steps but the first, which also pays for memory and the choice of kernels.
+Spread images_per_second(const std::vector<StepReport>& steps, std::int64_t batch_size);
+
+struct RunReport {
+  std::vector<std::string> command;
+  std::string model, dtype;
+  int threads = 0;
+  std::vector<StepReport> steps;
+  std::vector<std::int64_t> peak_bytes;  ///< of tensors, by rank
+};
+
+struct VerifyReport {
+  struct Entry {
+    std::string what;
+    std::int64_t step;
+    double relative;
+  };
+  bool passed = false;
+  double tolerance = 0, largest = 0;
+  std::int64_t compared = 0;
+  std::vector<Entry> differences;
+};
+
+/// Throws UsageError now rather than after hours of training.
+void check_writable(const std::string& path);
+
+// Each writes a temporary file and renames it, so that a document is whole or not there. Throw Error.
+void write_report(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph);
+void write_plan(const std::string& path, const Plan& plan, const Graph& graph);
+void write_verification(const std::string& path, const VerifyReport& report, const Plan& plan, const Graph& graph);
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+// Which networks there are, by name. A user's own network joins the built-in ones and gets every flag of the program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/graph/graph.h"
+
+namespace tessera {
+
+/// What the program's flags say about the network. Unset: the network's own default.
+struct ModelOptions {
+  std::string name = "resnet50";
+  Shape image{3, 224, 224};
+  std::int64_t classes = 1000;
+  std::optional<std::int64_t> depth = std::nullopt;        ///< --depth: resnet_v1, resnet_v2
+  std::optional<std::int64_t> num_layers = std::nullopt;   ///< --num-layers: amoebanet
+  std::optional<std::int64_t> num_filters = std::nullopt;  ///< --num-filters: amoebanet
+};
+
+using ModelBuilder = std::function<Graph(const ModelOptions&)>;
+
+struct Model {
+  std::string help;             ///< one line for --help
+  std::vector<std::string> uses;  ///< which of depth, num-layers, num-filters it takes
+  ModelBuilder build;
+};
+
+class ModelRegistry {
+ public:
+  void add(std::string name, Model model) { models_.insert_or_assign(std::move(name), std::move(model)); }
+  /// Throws UsageError for an unknown name (with the known ones), for options that the model does not take, and for
+  /// whatever the builder refuses.
+  Graph build(const ModelOptions& options) const;
+  const std::map<std::string, Model>& models() const { return models_; }
+
+ private:
+  std::map<std::string, Model> models_;
+};
+
+/// resnet18/34/50/101/152, resnet_v1, resnet_v2, amoebanet.
+ModelRegistry builtin_models();
+
+}  // namespace tessera

@@ -1,0 +1,44 @@
+#include <ATen/ops/cat.h>
+
+#include "tessera/ops/kernel.h"
+
+namespace tessera {
+namespace {
+
+class ConcatKernel final : public Kernel {
+ public:
+  explicit ConcatKernel(std::vector<Shape> inputs) : inputs_(std::move(inputs)) {}
+  Slab forward(const ForwardArgs& args) override {
+    std::int64_t channels = 0;
+    for (const auto& shape : inputs_) channels += shape.channels;
+    Slab out = empty_slab(args.out, channels, args.inputs[0].data.options());
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      out.data.narrow(1, at, inputs_[i].channels).copy_(narrowed(args.inputs[i], args.out).data);
+      at += inputs_[i].channels;
+    }
+    return out;
+  }
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    const Slab& gradient = args.gradients[0];
+    std::vector<Slab> out(inputs_.size());
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (args.wanted[i]) out[i] = {channels_last(gradient.data.narrow(1, at, inputs_[i].channels)), gradient.box};
+      at += inputs_[i].channels;
+    }
+    return out;
+  }
+  BackwardNeeds needs() const override { return {std::vector<bool>(inputs_.size(), false)}; }
+
+ private:
+  const std::vector<Shape> inputs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_concat_kernel(std::vector<Shape> inputs) {
+  return std::make_unique<ConcatKernel>(std::move(inputs));
+}
+
+}  // namespace tessera

@@ -1,0 +1,132 @@
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/kernel.h"
+#include "tessera/ops/torch_compat.h"
+
+namespace tessera {
+namespace {
+
+// How the window meets the input's slab along one axis.
+struct Reach {
+  Interval view;                        // the part of the slab that the convolution reads
+  std::int64_t before = 0, after = 0;  // padding around it
+};
+
+Reach reach(const Window& window, const Interval& out, const Interval& have, std::int64_t image) {
+  const Interval need = window.input_of(out);
+  const Interval inside = intersect(need, Interval{0, image});
+  // Outputs that see nothing but padding: no row of the slab is read.
+  if (inside.empty()) {
+    const std::int64_t nowhere = std::clamp(inside.begin, have.begin, have.end);
+    return {{nowhere, nowhere}, need.size(), 0};
+  }
+  ensure(have.contains(inside), "a convolution needs ", inside, " but has ", have);
+  const std::int64_t before = inside.begin - need.begin;
+  const std::int64_t after = std::max<std::int64_t>(0, need.end - inside.end);
+  // Rows that a stride leaves over at the end do not change the output: taking them in avoids a copy of the slab.
+  Interval view = inside;
+  view.end = std::min(have.end, inside.end + window.stride - 1 - after);
+  view.end = std::max(view.end, inside.end);
+  return {view, before, after};
+}
+
+class ConvKernel final : public Kernel {
+ public:
+  ConvKernel(const Conv& op, const Shape& input, NodeParameters parameters)
+      : op_(op), input_(input), parameters_(std::move(parameters)) {}
+
+  Slab forward(const ForwardArgs& args) override {
+    const Problem p = problem(args.inputs[0], args.out);
+    const OptionalTensor bias = op_.options.bias ? OptionalTensor(parameters_.values[1]) : OptionalTensor();
+    at::Tensor out = at::convolution(p.input, parameters_.values[0], bias, stride(), p.pad, dilation(), false,
+                                     std::array<std::int64_t, 2>{0, 0}, op_.options.groups);
+    return {channels_last(out), args.out};
+  }
+
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    const Slab& gradient = args.gradients[0];
+    const Problem p = problem(args.inputs[0], gradient.box);
+    at::Tensor dx = std::get<0>(backward(p, gradient.data, {true, false, false}));
+    if (p.padded)
+      dx = dx.narrow(2, p.extra_before[0], p.box.height().size()).narrow(3, p.extra_before[1], p.box.width().size());
+    return {{channels_last(dx), p.box}};
+  }
+
+  void weight_gradients(BackwardArgs& args) override {
+    const Slab& gradient = args.gradients[0];
+    const auto [dx, dw, db] =
+        backward(problem(args.inputs[0], gradient.box), gradient.data, {false, true, op_.options.bias});
+    parameters_.gradients[0].add_(dw);
+    if (op_.options.bias) parameters_.gradients[1].add_(db);
+  }
+
+  BackwardNeeds needs() const override { return {{true}}; }
+  bool has_weights() const override { return true; }
+
+ private:
+  // What ATen's convolution is asked: its padding is the same on both ends, so what is left is padded by hand.
+  struct Problem {
+    at::Tensor input;
+    Box box;  // of the value, covered by `input` without the padding by hand
+    std::array<std::int64_t, 2> pad{0, 0};
+    std::array<std::int64_t, 2> extra_before{0, 0};
+    bool padded = false;
+  };
+
+  std::array<std::int64_t, 2> stride() const { return {op_.windows.height.stride, op_.windows.width.stride}; }
+  std::array<std::int64_t, 2> dilation() const { return {op_.windows.height.dilation, op_.windows.width.dilation}; }
+
+  Problem problem(const Slab& slab, const Box& out) const {
+    const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);
+    const Reach columns = reach(op_.windows.width, out.width(), slab.box.width(), input_.width);
+    Problem p;
+    p.box = slab.box;
+    p.box[Axis::batch] = out.batch();
+    p.box[Axis::height] = rows.view;
+    p.box[Axis::width] = columns.view;
+    p.input = narrowed(slab, p.box).data;
+    std::array<std::int64_t, 4> extra{};  // left, right, top, bottom, as constant_pad_nd wants it
+    const auto settle = [&](const Reach& r, const Window& w, const Interval& wanted, std::size_t axis) {
+      const std::int64_t pad = r.before;
+      const std::int64_t room = r.view.size() + 2 * pad - w.extent();
+      if (!r.view.empty() && room >= 0 && room / w.stride + 1 == wanted.size()) {
+        p.pad[axis] = pad;
+      } else {
+        p.extra_before[axis] = r.before;
+        extra[axis == 0 ? 2 : 0] = r.before;
+        extra[axis == 0 ? 3 : 1] = r.after;
+        p.padded = true;
+      }
+    };
+    settle(rows, op_.windows.height, out.height(), 0);
+    settle(columns, op_.windows.width, out.width(), 1);
+    if (p.padded) p.input = channels_last(at::constant_pad_nd(p.input, extra, 0));
+    return p;
+  }
+
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const Problem& p, const at::Tensor& gradient,
+                                                          std::array<bool, 3> mask) const {
+    const std::array<std::int64_t, 1> bias_sizes{op_.options.out};
+    return at::convolution_backward(gradient, p.input, parameters_.values[0], at::OptionalIntArrayRef(bias_sizes),
+                                    stride(), p.pad, dilation(), false, std::array<std::int64_t, 2>{0, 0},
+                                    op_.options.groups, mask);
+  }
+
+  const Conv& op_;
+  const Shape input_;
+  NodeParameters parameters_;
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_conv_kernel(const Conv& op, const Shape& input, NodeParameters parameters) {
+  return std::make_unique<ConvKernel>(op, input, std::move(parameters));
+}
+
+}  // namespace tessera

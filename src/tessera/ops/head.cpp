@@ -1,0 +1,92 @@
+// Flatten, linear and the loss.
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/kernel.h"
+
+namespace tessera {
+namespace {
+
+// [n, c, 1, 1] <-> [n, c], sharing the data.
+at::Tensor as_matrix(const Slab& slab) { return slab.data.flatten(1); }
+Slab as_slab(const at::Tensor& matrix, const Interval& batch) {
+  const auto c = matrix.size(1);
+  const at::Tensor dense = matrix.contiguous();
+  return {dense.as_strided({matrix.size(0), c, 1, 1}, {c, 1, c, c}), Shape{c}.box(batch)};
+}
+
+class FlattenKernel final : public Kernel {
+ public:
+  explicit FlattenKernel(const Shape& input) : input_(input) {}
+  Slab forward(const ForwardArgs& args) override {
+    // Torch's order is channels, rows, columns; for one position a sample this shares the data.
+    return as_slab(args.inputs[0].data.flatten(1), args.out.batch());
+  }
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    const Slab& gradient = args.gradients[0];
+    const at::Tensor dx = gradient.data.reshape({gradient.data.size(0), input_.channels, input_.height, input_.width});
+    return {{channels_last(dx), input_.box(gradient.box.batch())}};
+  }
+  BackwardNeeds needs() const override { return {{false}}; }
+
+ private:
+  const Shape input_;
+};
+
+class LinearKernel final : public Kernel {
+ public:
+  LinearKernel(const Linear& op, NodeParameters parameters) : op_(op), parameters_(std::move(parameters)) {}
+  Slab forward(const ForwardArgs& args) override {
+    const at::Tensor x = as_matrix(args.inputs[0]), weight = parameters_.values[0].t();
+    return as_slab(op_.options.bias ? at::addmm(parameters_.values[1], x, weight) : at::mm(x, weight),
+                   args.out.batch());
+  }
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    const Slab& gradient = args.gradients[0];
+    return {as_slab(at::mm(as_matrix(gradient), parameters_.values[0]), gradient.box.batch())};
+  }
+  void weight_gradients(BackwardArgs& args) override {
+    const at::Tensor gradient = as_matrix(args.gradients[0]);
+    parameters_.gradients[0].addmm_(gradient.t(), as_matrix(args.inputs[0]));
+    if (op_.options.bias) parameters_.gradients[1].add_(gradient.sum(0));
+  }
+  BackwardNeeds needs() const override { return {{true}}; }
+  bool has_weights() const override { return true; }
+
+ private:
+  const Linear& op_;
+  NodeParameters parameters_;
+};
+
+class CrossEntropyKernel final : public Kernel {
+ public:
+  Slab forward(const ForwardArgs& args) override {
+    const at::Tensor logits = as_matrix(args.inputs[0]), labels = args.pass.labels;
+    ensure(labels.defined() && labels.size(0) == logits.size(0), "the loss has ", logits.size(0),
+           " samples but other labels");
+    const at::Tensor log_probability = at::_log_softmax(logits, 1, false);
+    args.saved = {log_probability};
+    return as_slab(log_probability.gather(1, labels.unsqueeze(1)).neg(), args.out.batch());
+  }
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    // The incoming gradient is one a sample and already holds the mean's 1/batch.
+    const at::Tensor labels = args.pass.labels.unsqueeze(1), gradient = as_matrix(args.gradients[0]);
+    at::Tensor dx = args.saved[0].exp().mul_(gradient);
+    dx.scatter_add_(1, labels, gradient.neg());
+    return {as_slab(dx, args.gradients[0].box.batch())};
+  }
+  BackwardNeeds needs() const override { return {{false}}; }
+};
+
+}  // namespace
+
+std::unique_ptr<Kernel> make_flatten_kernel(const Shape& input) { return std::make_unique<FlattenKernel>(input); }
+std::unique_ptr<Kernel> make_linear_kernel(const Linear& op, NodeParameters parameters) {
+  return std::make_unique<LinearKernel>(op, std::move(parameters));
+}
+std::unique_ptr<Kernel> make_cross_entropy_kernel() { return std::make_unique<CrossEntropyKernel>(); }
+
+}  // namespace tessera

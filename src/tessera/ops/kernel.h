@@ -1,0 +1,92 @@
+// What one step of a network does to tensors. A kernel is made once for a step, holds the step's parameters, and keeps
+// nothing of a pass: what backward wants of forward goes into the caller's `Saved`.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/graph/graph.h"
+#include "tessera/ops/slab.h"
+
+namespace tessera {
+
+/// Tensors of a node in the order of its parameter specs. Gradients are undefined for running statistics, and are
+/// added to, never overwritten.
+struct NodeParameters {
+  std::vector<at::Tensor> values;
+  std::vector<at::Tensor> gradients;
+};
+
+/// What all kernels of a pass may know of the run.
+struct PassInfo {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  std::int64_t batch = 1;  ///< samples that the loss is averaged over: the whole batch, not the micro
+  at::Tensor labels;       ///< of the micro's samples
+};
+
+using Saved = std::vector<at::Tensor>;
+
+struct ForwardArgs {
+  std::span<const Slab> inputs;
+  Box out;  ///< the box of the output to make
+  const PassInfo& pass;
+  Saved& saved;
+};
+
+struct BackwardArgs {
+  /// Data is there for the inputs that needs() names; all have their boxes.
+  std::span<const Slab> inputs;
+  Slab output;  ///< data only if needs() names it
+  /// The output's gradient: the sum of these. More than one only if the kernel takes_gradient_terms(). The kernel may
+  /// overwrite those whose tensor nobody else holds.
+  std::vector<Slab> gradients;
+  /// Which inputs want a gradient.
+  std::vector<bool> wanted;
+  const PassInfo& pass;
+  Saved& saved;
+};
+
+/// What backward wants to see again.
+struct BackwardNeeds {
+  std::vector<bool> inputs;
+  bool output = false;
+};
+
+/// Thread-safe as long as no two threads run weight gradients or update running statistics at once: a rank is a thread.
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+
+  virtual Slab forward(const ForwardArgs& args) = 0;
+  /// Makes the output of an earlier forward pass again from the same inputs and what was saved, without side effects.
+  /// Only kernels that are cheap to repeat offer it.
+  virtual Slab recompute(const ForwardArgs& args);
+  /// One slab an input, undefined where not wanted. A slab may cover less than the input's box: the rest is zero.
+  virtual std::vector<Slab> input_gradients(BackwardArgs& args) = 0;
+  /// Adds to the gradients of the node's parameters. May be called after input_gradients, with the same arguments.
+  virtual void weight_gradients(BackwardArgs& args) {}
+
+  virtual BackwardNeeds needs() const = 0;
+  virtual bool has_weights() const { return false; }
+  virtual bool takes_gradient_terms() const { return false; }
+};
+
+/// The kernel of one node, for every operation that is not point-wise (those are fused: see pointwise.h). Throws for an
+/// operation that has none.
+std::unique_ptr<Kernel> make_kernel(const Graph& graph, const Node& node, NodeParameters parameters);
+
+// One maker an operation, each in the file of its name.
+std::unique_ptr<Kernel> make_conv_kernel(const Conv& op, const Shape& input, NodeParameters parameters);
+std::unique_ptr<Kernel> make_max_pool_kernel(const MaxPool& op, const Shape& input);
+std::unique_ptr<Kernel> make_avg_pool_kernel(const AvgPool& op, const Shape& input);
+std::unique_ptr<Kernel> make_global_avg_pool_kernel(const Shape& input);
+std::unique_ptr<Kernel> make_concat_kernel(std::vector<Shape> inputs);
+std::unique_ptr<Kernel> make_dropout_kernel(const Dropout& op, const Shape& input, const std::string& name);
+std::unique_ptr<Kernel> make_flatten_kernel(const Shape& input);
+std::unique_ptr<Kernel> make_linear_kernel(const Linear& op, NodeParameters parameters);
+std::unique_ptr<Kernel> make_cross_entropy_kernel();
+
+}  // namespace tessera

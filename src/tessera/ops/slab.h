@@ -1,0 +1,42 @@
+// A tensor that knows which box of a value it covers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/geometry/box.h"
+
+namespace tessera {
+
+/// data is [batch, channels, height, width] in channels-last memory and covers exactly `box`, which may be a part of
+/// the value. Copies share the data.
+struct Slab {
+  at::Tensor data;
+  Box box;
+  bool defined() const { return data.defined(); }
+};
+
+/// Memory for a box of a value with this many channels; not initialised.
+Slab empty_slab(const Box& box, std::int64_t channels, const at::TensorOptions& options);
+/// The part of a slab that covers `box`, which must lie inside; shares the data.
+Slab narrowed(const Slab& slab, const Box& box);
+/// The same numbers in channels-last memory with canonical strides. A copy only if the memory is laid out otherwise.
+at::Tensor channels_last(const at::Tensor& t);
+
+/// How own CPU loops see a slab: rows of width × channels adjacent numbers.
+template <class T>
+struct Rows {
+  T* data = nullptr;
+  std::int64_t samples = 0, rows = 0, width = 0, channels = 0;
+  std::int64_t sample_stride = 0, row_stride = 0;
+  std::int64_t count() const { return samples * rows; }
+  std::int64_t row_elements() const { return width * channels; }
+  /// Row i of all samples, counted through.
+  T* row(std::int64_t i) const { return data + i / rows * sample_stride + i % rows * row_stride; }
+  T* row(std::int64_t sample, std::int64_t y) const { return data + sample * sample_stride + y * row_stride; }
+};
+
+/// T may be const. The tensor must have adjacent channels and pixels, as every slab has.
+template <class T>
+Rows<T> rows_of(const at::Tensor& t);
+
+}  // namespace tessera

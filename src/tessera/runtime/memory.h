@@ -1,0 +1,51 @@
+// Counts live tensor bytes exactly, rank by rank, and keeps freed blocks for the next step.
+//
+// Fresh pages are slow: the kernel clears each one at its first touch, which costs a fifth of a training step when every
+// activation is mapped and unmapped again. So blocks come from large segments that stay with the process; they are
+// split, merged with free neighbours, and reused best fit first.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+namespace tessera {
+
+/// Live and peak bytes, as asked for (rounding and reuse do not count). Thread-safe.
+class MemoryAccount {
+ public:
+  void add(std::int64_t bytes);
+  void remove(std::int64_t bytes) { live_.fetch_sub(bytes, std::memory_order_relaxed); }
+  std::int64_t live_bytes() const { return live_.load(std::memory_order_relaxed); }
+  std::int64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
+  /// The peak starts again from what is live now.
+  void reset_peak() { peak_.store(live_bytes(), std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::int64_t> live_{0}, peak_{0};
+};
+
+using MemoryAccountPtr = std::shared_ptr<MemoryAccount>;
+
+/// While it lives, tensors made by this thread are charged to the account; they are credited to it whoever frees them.
+class MemoryScope {
+ public:
+  explicit MemoryScope(MemoryAccountPtr account);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  MemoryAccountPtr before_;
+};
+
+/// Whether freed blocks are kept. Benchmarks switch it off to measure torch as it comes.
+enum class BlockReuse { on, off };
+
+/// Makes torch take CPU memory here, from now on and for the whole process. Calling it again only changes the reuse.
+void install_cpu_allocator(BlockReuse reuse = BlockReuse::on);
+
+/// Largest resident size of the process so far, as the kernel counts it.
+std::int64_t peak_resident_bytes();
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+// SGD, Adam and AdamW by torch::optim, learning-rate schedules and gradient clipping.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+
+namespace tessera {
+
+struct OptimizerOptions {
+  std::string name = "sgd";  ///< sgd, adam, adamw
+  double lr = 0.01;
+  double momentum = 0.9;  ///< sgd only
+  double weight_decay = 0;
+  double clip_norm = 0;  ///< 0: gradients are not clipped
+};
+
+struct LearningRateOptions {
+  std::string schedule = "constant";  ///< constant, step, cosine
+  std::int64_t warmup_steps = 0;      ///< rises linearly over these, then the schedule begins
+  std::int64_t step_every = 1000;     ///< step: multiplied by step_factor each time
+  double step_factor = 0.1;
+};
+
+/// The learning rate of a step, counted from 0, of a run of total_steps.
+double learning_rate(const LearningRateOptions& options, double base, std::int64_t step, std::int64_t total_steps);
+
+/// Works on one long tensor of values and one of gradients. Every rule here is element-wise, so this equals an optimizer
+/// over the single parameters; the clipped norm is that of all gradients together.
+class Optimizer {
+ public:
+  Optimizer(const OptimizerOptions& options, at::Tensor values, at::Tensor gradients);
+  ~Optimizer();
+  Optimizer(Optimizer&&) noexcept;
+
+  /// Norm of the gradients before clipping; 0 if clipping is off.
+  double clip();
+  void step(double lr);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

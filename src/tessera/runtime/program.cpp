@@ -1,0 +1,197 @@
+#include "tessera/runtime/program.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/pointwise.h"
+
+namespace tessera {
+namespace {
+
+// A step before its kernel is made.
+struct Draft {
+  std::vector<int> inputs;
+  int output = -1;
+  // For point-wise steps: the norm of each input (null: as it is), and whether ReLU follows.
+  bool pointwise = false;
+  std::vector<const Node*> norms;
+  bool relu = false;
+  bool mask_from_output = false;
+};
+
+template <class Op>
+bool is(const Node& node) {
+  return dynamic_cast<const Op*>(node.op.get()) != nullptr;
+}
+
+// Walks the nodes once and puts each into a step:
+//
+//     conv    conv                    conv    conv
+//      |       |                        \      /
+//     norm    norm                    [ norm+norm
+//       \      /           ->           add
+//         add                           relu ]
+//         relu                            |
+class Grouping {
+ public:
+  explicit Grouping(const Graph& graph) : graph_(graph), consumers_(graph.consumers()), taken_(graph.nodes().size()) {}
+
+  std::vector<Draft> run() {
+    std::vector<Draft> drafts;
+    for (int n = 1; n < static_cast<int>(taken_.size()); ++n) {
+      const Node& node = graph_.node({n});
+      if (taken_[static_cast<std::size_t>(n)] || waits_for_add(n)) continue;
+      Draft draft;
+      draft.output = n;
+      if (is<BatchNorm>(node)) {
+        draft.pointwise = true;
+        add_term(draft, {n});
+      } else if (is<Add>(node) || is<Relu>(node)) {
+        draft.pointwise = true;
+        draft.relu = is<Relu>(node);
+        for (Value v : node.inputs) add_term(draft, v);
+      } else {
+        for (Value v : node.inputs) draft.inputs.push_back(v.id);
+      }
+      if (draft.pointwise && !draft.relu && only_reader<Relu>(n)) {
+        draft.output = consumers_[static_cast<std::size_t>(n)][0];
+        draft.relu = true;
+      }
+      taken_[static_cast<std::size_t>(draft.output)] = true;
+      drafts.push_back(std::move(draft));
+    }
+    return drafts;
+  }
+
+ private:
+  // The one reader of value n, if it is an Op.
+  template <class Op>
+  const Node* only_reader(int n) const {
+    const auto& readers = consumers_[static_cast<std::size_t>(n)];
+    if (readers.size() != 1) return nullptr;
+    const Node& reader = graph_.node({readers[0]});
+    return is<Op>(reader) ? &reader : nullptr;
+  }
+  // A norm that only an add reads becomes a term of the add's step.
+  bool waits_for_add(int n) const { return is<BatchNorm>(graph_.node({n})) && only_reader<Add>(n) != nullptr; }
+
+  void add_term(Draft& draft, Value v) {
+    const Node& node = graph_.node(v);
+    const bool inner = is<BatchNorm>(node) && (v.id == draft.output || waits_for_add(v.id));
+    draft.norms.push_back(inner ? &node : nullptr);
+    draft.inputs.push_back(inner ? node.inputs[0].id : v.id);
+  }
+
+  const Graph& graph_;
+  const std::vector<std::vector<int>> consumers_;
+  std::vector<bool> taken_;
+};
+
+std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& parameters, const Draft& draft) {
+  const Node& last = graph.node({draft.output});
+  if (!draft.pointwise) return make_kernel(graph, last, parameters.of(last));
+  PointwiseOptions options{.terms = {},
+                           .relu = draft.relu,
+                           .mask_from_output = draft.mask_from_output,
+                           .channels = last.shape.channels};
+  for (const Node* norm : draft.norms)
+    options.terms.push_back(norm ? PointwiseTerm{dynamic_cast<const BatchNorm*>(norm->op.get()), parameters.of(*norm),
+                                                 norm->name}
+                                 : PointwiseTerm{});
+  return make_pointwise_kernel(std::move(options));
+}
+
+// Whether a step of this kind wants its input's data in backward, whatever becomes of other values.
+bool wants_input(const Graph& graph, const Draft& draft, std::size_t i) {
+  if (draft.pointwise) return draft.norms[i] != nullptr;
+  const Node& node = graph.node({draft.output});
+  return is<Conv>(node) || is<Linear>(node);
+}
+
+// Decides, in forward order, what is stored and what is made again. A point-wise output is made again if its inputs
+// are stored anyway, or if storing them instead costs no more. Its inputs must be stored ones, so one pass over memory
+// makes any value; in a chain of residual blocks this stores every other block's output.
+std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompute recompute) {
+  std::vector<bool> wanted(graph.nodes().size());
+  for (const auto& draft : drafts)
+    for (std::size_t i = 0; i < draft.inputs.size(); ++i)
+      if (wants_input(graph, draft, i)) wanted[static_cast<std::size_t>(draft.inputs[i])] = true;
+
+  std::vector<Keep> keep(graph.nodes().size(), Keep::dropped);
+  if (wanted[0]) keep[0] = Keep::stored;
+  std::vector<bool> pointwise(graph.nodes().size());
+  for (auto& draft : drafts) {
+    const auto out = static_cast<std::size_t>(draft.output);
+    const auto stored_anyway = [&](int v) {
+      const auto i = static_cast<std::size_t>(v);
+      return pointwise[i] ? keep[i] == Keep::stored : wanted[i];
+    };
+    if (!draft.pointwise) {
+      keep[out] = wanted[out] ? Keep::stored : Keep::dropped;
+      continue;
+    }
+    pointwise[out] = true;
+    if (!wanted[out] && !draft.relu) continue;
+    std::int64_t extra = 0;
+    bool possible = recompute != Recompute::none;
+    for (int v : draft.inputs) {
+      if (stored_anyway(v)) continue;
+      extra += graph.shape({v}).elements();
+      possible = possible && !pointwise[static_cast<std::size_t>(v)];
+    }
+    if (possible && extra <= graph.shape({draft.output}).elements()) {
+      // With one input the mask is read from it, and the output may not be wanted at all.
+      draft.mask_from_output = draft.relu && draft.inputs.size() > 1;
+      keep[out] = wanted[out] || draft.mask_from_output ? Keep::recomputed : Keep::dropped;
+      for (int v : draft.inputs) {
+        wanted[static_cast<std::size_t>(v)] = true;
+        keep[static_cast<std::size_t>(v)] = Keep::stored;
+      }
+    } else {
+      draft.mask_from_output = draft.relu;
+      keep[out] = Keep::stored;
+      wanted[out] = true;
+    }
+  }
+  return keep;
+}
+
+}  // namespace
+
+Program::Program(const Graph& graph, const Parameters& parameters, Recompute recompute)
+    : producer(graph.nodes().size(), -1) {
+  auto drafts = Grouping(graph).run();
+  keep = decide(graph, drafts, recompute);
+  for (auto& draft : drafts) {
+    Step step;
+    step.name = graph.node({draft.output}).name;
+    step.kernel = make_step_kernel(graph, parameters, draft);
+    step.needs = step.kernel->needs();
+    step.inputs = std::move(draft.inputs);
+    step.output = draft.output;
+    producer[static_cast<std::size_t>(step.output)] = static_cast<int>(steps.size());
+    steps.push_back(std::move(step));
+  }
+
+  // The last step, in the order of each pass, that looks at a value's data.
+  std::vector<int> last_forward(keep.size(), -1), last_backward(keep.size(), -1);
+  for (int s = static_cast<int>(steps.size()) - 1; s >= 0; --s) {
+    const Step& step = steps[static_cast<std::size_t>(s)];
+    const auto out = static_cast<std::size_t>(step.output);
+    if (step.needs.output) last_backward[out] = s;
+    for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+      const auto in = static_cast<std::size_t>(step.inputs[i]);
+      if (last_forward[in] < 0) last_forward[in] = s;
+      // An output that is made again must be made before this step goes back at the latest.
+      if (step.needs.inputs[i] || keep[out] == Keep::recomputed) last_backward[in] = s;
+    }
+  }
+  for (std::size_t v = 0; v < keep.size(); ++v) {
+    if (last_forward[v] >= 0 && keep[v] != Keep::stored)
+      steps[static_cast<std::size_t>(last_forward[v])].release_after_forward.push_back(static_cast<int>(v));
+    if (last_backward[v] >= 0)
+      steps[static_cast<std::size_t>(last_backward[v])].release_after_backward.push_back(static_cast<int>(v));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+// Runs a test's body on several ranks: on threads, or on the MPI world when the test program was started by mpirun. The
+// same tests are compiled once and run both ways.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+#include "tessera/comm/mpi_communicator.h"
+#include "tessera/comm/thread_communicator.h"
+
+namespace tessera::test {
+
+/// Short, so that a test which deadlocks says where instead of being killed.
+inline const CommunicatorOptions short_timeout{.timeout = std::chrono::seconds(60)};
+
+/// MPI for the length of the test program, if a launcher started it. Every rank runs every test, in the same order.
+class MpiEnvironment : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    if (!MpiSession::started_by_launcher()) return;
+    session_ = std::make_unique<MpiSession>();
+    world_ = mpi_world(short_timeout);
+  }
+  void TearDown() override {
+    world_.reset();
+    session_.reset();
+  }
+  /// Null when ranks are threads.
+  Communicator* world() const { return world_.get(); }
+
+  static MpiEnvironment& get() { return *registered_; }
+
+ private:
+  std::unique_ptr<MpiSession> session_;
+  std::unique_ptr<Communicator> world_;
+  static MpiEnvironment* const registered_;
+};
+inline MpiEnvironment* const MpiEnvironment::registered_ =
+    static_cast<MpiEnvironment*>(::testing::AddGlobalTestEnvironment(new MpiEnvironment));
+
+inline bool ranks_are_threads() { return MpiEnvironment::get().world() == nullptr; }
+
+/// How many ranks a test may ask for: the MPI world's, or `on_threads`.
+inline int most_ranks(int on_threads) {
+  return ranks_are_threads() ? on_threads : MpiEnvironment::get().world()->size();
+}
+
+/// Runs body on `ranks` ranks, at most most_ranks(). Under MPI the others wait; an exception ends the whole job.
+inline void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
+  if (ranks_are_threads()) return run_thread_ranks(ranks, body, short_timeout);
+  Communicator& world = *MpiEnvironment::get().world();
+  try {
+    ensure(ranks <= world.size(), "a test for ", ranks, " ranks on a world of ", world.size());
+    if (const auto part = world.split(world.rank().value < ranks ? 0 : -1, 0)) body(*part);
+    world.barrier();
+  } catch (const std::exception& error) {
+    world.abort(error.what());
+  }
+}
+
+}  // namespace tessera::test

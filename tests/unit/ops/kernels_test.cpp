@@ -1,0 +1,279 @@
+// Every kernel against torch's autograd, on the whole value and tile by tile: the tiles of a random partition must give
+// the same output, and their gradients must add up to the whole one.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <random>
+
+#include "support/compare.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/kernel.h"
+#include "tessera/runtime/parameters.h"
+
+namespace tessera {
+namespace {
+
+using test::relative_error;
+constexpr double tolerance = 1e-12;
+
+using Expected = std::function<torch::Tensor(const std::vector<torch::Tensor>& inputs,
+                                             const std::vector<torch::Tensor>& parameters)>;
+
+class Rig {
+ public:
+  explicit Rig(unsigned seed) : random_(seed) { torch::manual_seed(seed); }
+  std::int64_t pick(std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
+  }
+  template <class T>
+  T one_of(std::initializer_list<T> list) {
+    return std::data(list)[pick(0, static_cast<std::int64_t>(list.size()) - 1)];
+  }
+  // Cuts [0, size) at random into up to three pieces.
+  std::vector<Interval> cuts(std::int64_t size) {
+    std::vector<std::int64_t> at{0, size};
+    for (std::int64_t i = pick(0, 2); i > 0; --i) at.push_back(pick(0, size));
+    std::sort(at.begin(), at.end());
+    std::vector<Interval> out;
+    for (std::size_t i = 0; i + 1 < at.size(); ++i)
+      if (at[i] < at[i + 1]) out.push_back({at[i], at[i + 1]});
+    return out;
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+Slab random_slab(const Shape& shape, std::int64_t samples) {
+  const Box box = shape.box({0, samples});
+  Slab slab = empty_slab(box, shape.channels, at::kDouble);
+  slab.data.copy_(torch::randn({samples, shape.channels, shape.height, shape.width}, at::kDouble));
+  return slab;
+}
+
+// The last node of the graph, all of whose inputs are given random data.
+void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& expected) {
+  const Node& node = graph.nodes().back();
+  SCOPED_TRACE(tessera::concat(node.op->kind(), " ", node.op->describe(), " on ", graph.input_shapes(node)[0], ", ", samples,
+                      " samples"));
+  const Parameters parameters(graph, at::kDouble, 7);
+  const auto kernel = make_kernel(graph, node, parameters.of(node));
+  const auto shapes = graph.input_shapes(node);
+
+  std::vector<Slab> inputs;
+  std::vector<torch::Tensor> leaves, weights;
+  for (const auto& shape : shapes) {
+    inputs.push_back(random_slab(shape, samples));
+    leaves.push_back(inputs.back().data.clone(at::MemoryFormat::Contiguous).requires_grad_(true));
+  }
+  for (const auto& p : parameters.of(node).values)
+    weights.push_back(p.clone(at::MemoryFormat::Contiguous).requires_grad_(true));
+  const auto reference = expected(leaves, weights);
+  const Slab upstream = random_slab(node.shape, samples);
+  ASSERT_EQ(reference.sizes(), upstream.data.sizes());
+  (reference * upstream.data).sum().backward();
+
+  const PassInfo pass{3, 5, samples, {}};
+  // First the whole value as one tile, then a random grid of tiles.
+  for (const bool whole : {true, false}) {
+    SCOPED_TRACE(whole ? "whole" : "in tiles");
+    parameters.flat_gradients().zero_();
+    auto output = torch::full_like(upstream.data, std::nan(""));
+    std::vector<torch::Tensor> input_gradients;
+    for (const auto& leaf : leaves) input_gradients.push_back(torch::zeros_like(leaf));
+    const auto rows = whole ? std::vector<Interval>{{0, node.shape.height}} : rig.cuts(node.shape.height);
+    const auto columns = whole ? std::vector<Interval>{{0, node.shape.width}} : rig.cuts(node.shape.width);
+    for (const auto& r : rows)
+      for (const auto& c : columns) {
+        const Box tile = image_box({0, samples}, r, c);
+        std::vector<Slab> seen;
+        for (std::size_t i = 0; i < inputs.size(); ++i)
+          seen.push_back(narrowed(
+              inputs[i], intersect(node.op->input_box(tile, i, shapes), shapes[i].box({0, samples}))));
+        Saved saved;
+        const Slab out = kernel->forward({seen, tile, pass, saved});
+        ASSERT_EQ(out.box, tile);
+        output.narrow(2, r.begin, r.size()).narrow(3, c.begin, c.size()).copy_(out.data);
+        Slab gradient = narrowed(upstream, tile);
+        gradient.data = channels_last(gradient.data);
+        BackwardArgs args{seen, out, {gradient}, std::vector<bool>(inputs.size(), true), pass, saved};
+        kernel->weight_gradients(args);
+        const auto gradients = kernel->input_gradients(args);
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          const Box& box = gradients[i].box;
+          if (box.empty()) continue;
+          input_gradients[i]
+              .narrow(2, box.height().begin, box.height().size())
+              .narrow(3, box.width().begin, box.width().size())
+              .add_(gradients[i].data);
+        }
+      }
+    EXPECT_LT(relative_error(output, reference), tolerance);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      EXPECT_LT(relative_error(input_gradients[i], leaves[i].grad()), tolerance) << "gradient of input " << i;
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      EXPECT_LT(relative_error(parameters.of(node).gradients[i], weights[i].grad()), tolerance)
+          << "gradient of " << node.parameters[i].suffix;
+  }
+}
+
+torch::Tensor explicit_pad(const torch::Tensor& x, const Windows& w, double value) {
+  namespace F = torch::nn::functional;
+  return F::pad(x, F::PadFuncOptions({w.width.pad_begin, w.width.pad_end, w.height.pad_begin, w.height.pad_end})
+                       .value(value));
+}
+
+TEST(Kernel, ConvEqualsAutogradForAnyWindow) {
+  Rig rig(1);
+  for (int trial = 0; trial < 120; ++trial) {
+    ConvOptions o;
+    o.groups = rig.one_of({1, 1, 2, 3});
+    o.out = o.groups * rig.pick(1, 4);
+    o.kernel = {rig.pick(1, 5), rig.pick(1, 5)};
+    o.stride = {rig.pick(1, 3), rig.pick(1, 3)};
+    o.dilation = {rig.pick(1, 2), rig.pick(1, 2)};
+    o.pad = {rig.pick(0, 3), rig.pick(0, 3)};
+    if (rig.pick(0, 3) == 0) o.pad_end = Pair{rig.pick(0, 3), rig.pick(0, 3)};
+    if (rig.pick(0, 5) == 0) o.pad = -1, o.pad_end = Pair{1};
+    o.bias = rig.pick(0, 1);
+    Graph graph;
+    const Value x = graph.input({o.groups * rig.pick(1, 3), rig.pick(11, 23), rig.pick(11, 23)});
+    graph.conv(x, o, "conv");
+    const Windows windows = dynamic_cast<const Conv&>(*graph.nodes().back().op).windows;
+    check(rig, graph, rig.pick(1, 3), [&](const auto& in, const auto& w) {
+      return torch::conv2d(explicit_pad(in[0], windows, 0), w[0], o.bias ? w[1] : torch::Tensor(),
+                           torch::IntArrayRef{o.stride.height, o.stride.width}, torch::IntArrayRef{0, 0},
+                           torch::IntArrayRef{o.dilation.height, o.dilation.width}, o.groups);
+    });
+  }
+}
+
+TEST(Kernel, MaxPoolEqualsAutograd) {
+  Rig rig(2);
+  for (int trial = 0; trial < 60; ++trial) {
+    PoolOptions o;
+    o.kernel = {rig.pick(1, 4), rig.pick(1, 4)};
+    if (rig.pick(0, 1)) o.stride = Pair{rig.pick(1, 3), rig.pick(1, 3)};
+    o.pad = {rig.pick(0, o.kernel.height / 2), rig.pick(0, o.kernel.width / 2)};
+    if (rig.pick(0, 2) == 0) o.pad = 0, o.pad_end = Pair{o.kernel.height - 1, o.kernel.width - 1};
+    Graph graph;
+    graph.max_pool(graph.input({rig.pick(1, 5), rig.pick(7, 19), rig.pick(7, 19)}), o);
+    const Windows w = dynamic_cast<const MaxPool&>(*graph.nodes().back().op).windows;
+    check(rig, graph, rig.pick(1, 3), [&](const auto& in, const auto&) {
+      return torch::max_pool2d(explicit_pad(in[0], w, -std::numeric_limits<double>::infinity()),
+                               {w.height.kernel, w.width.kernel}, {w.height.stride, w.width.stride});
+    });
+  }
+}
+
+TEST(Kernel, MaxPoolGivesTiesToTheFirstPixelAndLetsNanThrough) {
+  Graph graph;
+  graph.max_pool(graph.input({1, 2, 2}), {.kernel = 2});
+  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  Slab in = empty_slab(image_box({0, 1}, {0, 2}, {0, 2}), 1, at::kDouble);
+  in.data.fill_(3.0);
+  const std::vector<Slab> inputs{in};
+  const PassInfo pass{};
+  Saved saved;
+  const Slab out = kernel->forward({inputs, image_box({0, 1}, {0, 1}, {0, 1}), pass, saved});
+  Slab gradient{torch::ones_like(out.data), out.box};
+  BackwardArgs args{inputs, out, {gradient}, {true}, pass, saved};
+  EXPECT_TRUE(torch::equal(kernel->input_gradients(args)[0].data.flatten(), torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
+  in.data[0][0][1][0] = std::nan("");
+  EXPECT_TRUE(std::isnan(kernel->forward({inputs, out.box, pass, saved}).data.item<double>()));
+}
+
+TEST(Kernel, AvgPoolEqualsAutogradWithAndWithoutPaddingInTheCount) {
+  Rig rig(3);
+  for (int trial = 0; trial < 60; ++trial) {
+    PoolOptions o;
+    o.kernel = {rig.pick(1, 4), rig.pick(1, 4)};
+    o.stride = Pair{rig.pick(1, 3), rig.pick(1, 3)};
+    o.pad = {rig.pick(0, o.kernel.height / 2), rig.pick(0, o.kernel.width / 2)};
+    o.count_include_pad = rig.pick(0, 1);
+    Graph graph;
+    graph.avg_pool(graph.input({rig.pick(1, 5), rig.pick(7, 19), rig.pick(7, 19)}), o);
+    check(rig, graph, rig.pick(1, 3), [&](const auto& in, const auto&) {
+      return torch::avg_pool2d(in[0], {o.kernel.height, o.kernel.width}, {o.stride->height, o.stride->width},
+                               {o.pad.height, o.pad.width}, false, o.count_include_pad);
+    });
+  }
+}
+
+TEST(Kernel, ConcatEqualsAutograd) {
+  Rig rig(4);
+  for (int trial = 0; trial < 10; ++trial) {
+    Graph graph;
+    const Value x = graph.input({rig.pick(1, 4), rig.pick(3, 9), rig.pick(3, 9)});
+    const Value y = graph.conv(x, {.out = rig.pick(1, 4)}, "conv");
+    graph.concat({x, y, x});
+    check(rig, graph, 2, [](const auto& in, const auto&) { return torch::cat(in, 1); });
+  }
+}
+
+TEST(Kernel, GlobalAvgPoolFlattenAndLinearEqualAutograd) {
+  Rig rig(5);
+  for (int trial = 0; trial < 10; ++trial) {
+    const Shape shape{rig.pick(1, 6), rig.pick(1, 7), rig.pick(1, 7)};
+    Graph pool;
+    pool.global_avg_pool(pool.input(shape));
+    check(rig, pool, 3, [](const auto& in, const auto&) { return in[0].mean(torch::IntArrayRef{2, 3}, true); });
+    Graph flat;
+    flat.flatten(flat.input(shape));
+    check(rig, flat, 3, [](const auto& in, const auto&) { return in[0].flatten(1).unsqueeze(2).unsqueeze(3); });
+    for (const bool bias : {true, false}) {
+      Graph linear;
+      linear.linear(linear.input({shape.channels, 1, 1}), {.out = rig.pick(1, 5), .bias = bias}, "fc");
+      check(rig, linear, 3, [&](const auto& in, const auto& w) {
+        return torch::linear(in[0].flatten(1), w[0], bias ? w[1] : torch::Tensor()).unsqueeze(2).unsqueeze(3);
+      });
+    }
+  }
+}
+
+TEST(Kernel, CrossEntropyEqualsAutograd) {
+  torch::manual_seed(6);
+  Graph graph;
+  graph.cross_entropy(graph.input({7, 1, 1}));
+  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const Slab logits = random_slab({7, 1, 1}, 5);
+  const auto leaf = (logits.data * 30).clone().requires_grad_(true);
+  const std::vector<Slab> inputs{{leaf.detach(), logits.box}};
+  const PassInfo pass{0, 0, 5, torch::tensor({0, 6, 3, 3, 1}, at::kLong)};
+  Saved saved;
+  const Slab losses = kernel->forward({inputs, image_box({0, 5}, {0, 1}, {0, 1}), pass, saved});
+  const auto reference = torch::nn::functional::cross_entropy(leaf.flatten(1), pass.labels);
+  EXPECT_LT(relative_error(losses.data.mean(), reference), tolerance);
+  reference.backward();
+  BackwardArgs args{inputs, losses, {{torch::full_like(losses.data, 0.2), losses.box}}, {true}, pass, saved};
+  EXPECT_LT(relative_error(kernel->input_gradients(args)[0].data, leaf.grad()), tolerance);
+}
+
+TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
+  Rig rig(8);
+  Graph graph;
+  graph.dropout(graph.input({3, 13, 9}), 0.3);
+  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const std::vector<Slab> ones{{channels_last(torch::ones({4, 3, 13, 9}, at::kDouble)), Shape{3, 13, 9}.box({0, 4})}};
+  const PassInfo pass{11, 2, 4, {}};
+  Saved saved;
+  const auto mask = kernel->forward({ones, ones[0].box, pass, saved}).data;
+  // Kept elements are scaled so that the mean stays.
+  EXPECT_NEAR(mask.mean().item<double>(), 1.0, 0.1);
+  EXPECT_TRUE(torch::logical_or(mask == 0, (mask - 1 / 0.7).abs() < 1e-12).all().item<bool>());
+  check(rig, graph, 4, [&](const auto& in, const auto&) {
+    // check() runs with another seed and step: take the mask from the same pass.
+    Saved none;
+    const PassInfo same{3, 5, 4, {}};
+    return in[0] * kernel->forward({ones, ones[0].box, same, none}).data;
+  });
+  const Box part = image_box({2, 3}, {4, 9}, {1, 6});
+  const auto tile = kernel->forward({ones, part, pass, saved}).data;
+  EXPECT_TRUE(torch::equal(tile, mask.narrow(0, 2, 1).narrow(2, 4, 5).narrow(3, 1, 5)));
+  const PassInfo next{11, 3, 4, {}};
+  EXPECT_FALSE(torch::equal(kernel->forward({ones, ones[0].box, next, saved}).data, mask));
+}
+
+}  // namespace
+}  // namespace tessera

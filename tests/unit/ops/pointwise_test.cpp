@@ -1,0 +1,176 @@
+// Fused batch norm, add and ReLU against the separate operations of torch's autograd.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "support/compare.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/pointwise.h"
+#include "tessera/ops/pointwise_loops.h"
+
+namespace tessera {
+namespace {
+
+using test::relative_error;
+constexpr double tolerance = 1e-12;
+
+Slab random_slab(const Shape& shape, std::int64_t samples, at::ScalarType dtype = at::kDouble) {
+  Slab slab = empty_slab(shape.box({0, samples}), shape.channels, dtype);
+  slab.data.copy_(torch::randn({samples, shape.channels, shape.height, shape.width}, at::kDouble) * 2 + 0.5);
+  return slab;
+}
+
+// A norm with its own parameters, and autograd's copy of them.
+struct Norm {
+  explicit Norm(std::int64_t channels) {
+    mine.values = {torch::randn({channels}, at::kDouble), torch::randn({channels}, at::kDouble),
+                   torch::randn({channels}, at::kDouble), torch::rand({channels}, at::kDouble),
+                   torch::zeros({}, at::kLong)};
+    mine.gradients = {torch::zeros({channels}, at::kDouble), torch::zeros({channels}, at::kDouble), {}, {}, {}};
+    for (const auto& v : mine.values) theirs.push_back(v.clone());
+    theirs[0].requires_grad_(true);
+    theirs[1].requires_grad_(true);
+  }
+  torch::Tensor apply(const torch::Tensor& x) const {
+    return torch::batch_norm(x, theirs[0], theirs[1], theirs[2], theirs[3], true, op.options.momentum,
+                             op.options.epsilon, false);
+  }
+  BatchNorm op{{.epsilon = 1e-5, .momentum = 0.3}};
+  NodeParameters mine;
+  std::vector<torch::Tensor> theirs;
+};
+
+struct Case {
+  std::vector<bool> normed;  // one a term
+  bool relu = false;
+  bool mask_from_output = false;
+  int gradient_terms = 1;
+};
+
+void check(const Case& c, const Shape& shape, std::int64_t samples) {
+  SCOPED_TRACE(tessera::concat(c.normed.size(), " terms, first ", c.normed[0] ? "normed" : "plain", ", last ",
+                      c.normed.back() ? "normed" : "plain", c.relu ? ", relu" : "", c.mask_from_output ? " by output" : "",
+                      ", ", c.gradient_terms, " gradients, ", shape, " x ", samples));
+  std::vector<Norm> norms;
+  for (std::size_t t = 0; t < c.normed.size(); ++t) norms.emplace_back(shape.channels);
+  PointwiseOptions options{.terms = {}, .relu = c.relu, .mask_from_output = c.mask_from_output, .channels = shape.channels};
+  std::vector<Slab> inputs;
+  std::vector<torch::Tensor> leaves;
+  torch::Tensor expected;
+  for (std::size_t t = 0; t < c.normed.size(); ++t) {
+    options.terms.push_back(c.normed[t] ? PointwiseTerm{&norms[t].op, norms[t].mine, "norm"} : PointwiseTerm{});
+    inputs.push_back(random_slab(shape, samples));
+    leaves.push_back(inputs[t].data.clone(at::MemoryFormat::Contiguous).requires_grad_(true));
+    const auto term = c.normed[t] ? norms[t].apply(leaves[t]) : leaves[t];
+    expected = t == 0 ? term : expected + term;
+  }
+  if (c.relu) expected = torch::relu(expected);
+
+  const auto kernel = make_pointwise_kernel(options);
+  const PassInfo pass{};
+  Saved saved;
+  const Slab out = kernel->forward({inputs, inputs[0].box, pass, saved});
+  EXPECT_LT(relative_error(out.data, expected), tolerance);
+  EXPECT_TRUE(torch::equal(kernel->recompute({inputs, inputs[0].box, pass, saved}).data, out.data));
+
+  std::vector<Slab> gradients;
+  torch::Tensor upstream = torch::zeros_like(expected);
+  for (int g = 0; g < c.gradient_terms; ++g) {
+    gradients.push_back(random_slab(shape, samples));
+    upstream = upstream + gradients.back().data;
+  }
+  expected.backward(upstream);
+  BackwardArgs args{inputs, out, std::move(gradients), std::vector<bool>(inputs.size(), true), pass, saved};
+  const auto dx = kernel->input_gradients(args);
+  for (std::size_t t = 0; t < inputs.size(); ++t) {
+    EXPECT_LT(relative_error(dx[t].data, leaves[t].grad()), tolerance) << "term " << t;
+    if (!c.normed[t]) continue;
+    EXPECT_LT(relative_error(norms[t].mine.gradients[0], norms[t].theirs[0].grad()), tolerance);
+    EXPECT_LT(relative_error(norms[t].mine.gradients[1], norms[t].theirs[1].grad()), tolerance);
+    EXPECT_LT(relative_error(norms[t].mine.values[2], norms[t].theirs[2]), tolerance) << "running mean";
+    EXPECT_LT(relative_error(norms[t].mine.values[3], norms[t].theirs[3]), tolerance) << "running variance";
+    EXPECT_EQ(norms[t].mine.values[4].item<std::int64_t>(), 1);
+  }
+}
+
+TEST(Pointwise, EveryFusionEqualsAutograd) {
+  torch::manual_seed(1);
+  const std::vector<Shape> shapes{{1, 9, 7}, {3, 17, 13}, {16, 8, 8}, {33, 5, 31}, {1030, 3, 2}};
+  for (const auto& shape : shapes)
+    for (int gradients : {1, 2, 3}) {
+      for (const bool relu : {false, true})
+        for (const bool output : {false, true}) {
+          if (!relu && output) continue;
+          check({{true}, relu, output, gradients}, shape, 2);
+          check({{false}, relu, output, gradients}, shape, 2);
+        }
+      for (const bool relu : {false, true})
+        for (const bool first : {false, true})
+          for (const bool second : {false, true}) check({{first, second}, relu, relu, gradients}, shape, 3);
+    }
+}
+
+TEST(Pointwise, GradientsThatOthersHoldAreLeftAlone) {
+  torch::manual_seed(2);
+  const Shape shape{4, 6, 5};
+  Norm norm(4);
+  const auto kernel = make_pointwise_kernel(
+      {.terms = {{&norm.op, norm.mine, "norm"}, {}}, .relu = true, .mask_from_output = true, .channels = 4});
+  const std::vector<Slab> inputs{random_slab(shape, 2), random_slab(shape, 2)};
+  const PassInfo pass{};
+  Saved saved;
+  const Slab out = kernel->forward({inputs, inputs[0].box, pass, saved});
+  const Slab held = random_slab(shape, 2);
+  const auto before = held.data.clone();
+  BackwardArgs args{inputs, out, {held, held}, {true, true}, pass, saved};
+  const auto dx = kernel->input_gradients(args);
+  EXPECT_TRUE(torch::equal(held.data, before));
+  EXPECT_NE(dx[0].data.data_ptr(), dx[1].data.data_ptr());
+}
+
+TEST(Pointwise, ASlabInsideALargerOneIsReadInPlace) {
+  torch::manual_seed(3);
+  const Slab large = random_slab({5, 12, 11}, 3);
+  const Slab inside = narrowed(large, image_box({1, 3}, {2, 9}, {3, 8}));
+  const auto m = loops::moments(inside.data);
+  const auto dense = inside.data.contiguous();
+  EXPECT_EQ(m.count, 2 * 7 * 5);
+  for (int c = 0; c < 5; ++c) {
+    const auto values = dense.select(1, c);
+    EXPECT_NEAR(m.mean[static_cast<std::size_t>(c)], values.mean().item<double>(), 1e-12);
+    EXPECT_NEAR(m.m2[static_cast<std::size_t>(c)] / 69, values.var().item<double>(), 1e-12);
+  }
+}
+
+TEST(Pointwise, VarianceKeepsItsDigitsFarFromZero) {
+  torch::manual_seed(4);
+  Slab x = empty_slab(image_box({0, 1}, {0, 200}, {0, 200}), 1, at::kFloat);
+  x.data.copy_(torch::randn({1, 1, 200, 200}, at::kDouble) + 1e4);
+  const auto m = loops::moments(x.data);
+  EXPECT_LT(std::abs(m.m2[0] / 39999 / x.data.to(at::kDouble).var().item<double>() - 1), 1e-5);
+}
+
+TEST(Pointwise, NanGoesThroughReluToTheLoss) {
+  const auto kernel = make_pointwise_kernel({.terms = {{}}, .relu = true, .channels = 1});
+  const std::vector<Slab> inputs{{torch::full({1, 1, 1, 1}, std::nan(""), at::kDouble), Shape{}.box({0, 1})}};
+  const PassInfo pass{};
+  Saved saved;
+  EXPECT_TRUE(std::isnan(kernel->forward({inputs, inputs[0].box, pass, saved}).data.item<double>()));
+}
+
+TEST(Pointwise, ANormOverOneNumberIsRefusedWithTheFlagToChange) {
+  Norm norm(2);
+  const auto kernel = make_pointwise_kernel({.terms = {{&norm.op, norm.mine, "bn7"}}, .channels = 2});
+  const std::vector<Slab> inputs{random_slab({2, 1, 1}, 1)};
+  const PassInfo pass{};
+  Saved saved;
+  try {
+    kernel->forward({inputs, inputs[0].box, pass, saved});
+    FAIL() << "a norm over one number went through";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("bn7"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("--batch-size"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
