@@ -1,5 +1,6 @@
 # Everything Tessera stands on, found once and said at configure time.
 find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(Torch REQUIRED)
 find_package(MPI REQUIRED COMPONENTS C)
 find_package(fmt REQUIRED)
@@ -8,7 +9,8 @@ find_package(nlohmann_json REQUIRED)
 
 # Torch's own target carries language flags and CUDA paths; the C++ standard stays ours.
 add_library(tessera_torch INTERFACE)
-target_link_libraries(tessera_torch INTERFACE ${TORCH_LIBRARIES})
+# at::parallel_for is a template on OpenMP: without the flag it runs on one thread, silently.
+target_link_libraries(tessera_torch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
 target_include_directories(tessera_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 target_compile_definitions(tessera_torch INTERFACE AT_PER_OPERATOR_HEADERS)
 separate_arguments(TORCH_FLAGS UNIX_COMMAND "${TORCH_CXX_FLAGS}")

@@ -1,5 +1,7 @@
 # Compiler settings that hold for every target.
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter)
+# psabi: vectors never cross a function's boundary that is not inlined.
+add_compile_options(-Wno-psabi -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter
+  -Wno-missing-field-initializers)  # options structs with designated initialisers leave fields out on purpose
 if(TESSERA_SANITIZE)
   add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
@@ -8,8 +10,4 @@ endif()
 find_program(TESSERA_CCACHE ccache)
 if(TESSERA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${TESSERA_CCACHE})
-endif()
-find_program(TESSERA_MOLD mold)
-if(TESSERA_MOLD AND NOT TESSERA_SANITIZE)
-  add_link_options(-fuse-ld=mold)
 endif()

@@ -17,41 +17,57 @@ Value Graph::input(const Shape& shape) {
   return {0};
 }
 
+namespace {
+
+template <class F>
+auto named(const std::string& name, const F& f) {
+  try {
+    return f();
+  } catch (const UsageError& error) {
+    throw UsageError(concat("node '", name, "': ", error.what()));
+  }
+}
+
+}  // namespace
+
 Value Graph::add_node(OperationPtr op, std::vector<Value> inputs, std::string name) {
   ensure(!nodes_.empty() && !inputs.empty(), "a ", op->kind(), " node has no input");
-  if (name.empty()) name = tessera::concat(op->kind(), "_", nodes_.size());
+  if (name.empty()) name = automatic_name(op->kind());
   Node node{std::move(name), std::move(op), std::move(inputs), {}, static_cast<int>(cells_.size()) - 1, {}};
-  for (const auto& other : nodes_)
-    ensure(other.name != node.name, "two nodes are called '", node.name, "'");
-  const auto shapes = input_shapes(node);
-  try {
+  for (const auto& other : nodes_) ensure(other.name != node.name, "two nodes are called '", node.name, "'");
+  named(node.name, [&] {
+    const auto shapes = input_shapes(node);
     node.shape = node.op->output_shape(shapes);
     node.parameters = node.op->parameters(shapes);
-  } catch (const UsageError& error) {
-    throw UsageError(tessera::concat("node '", node.name, "': ", error.what()));
-  }
+    return 0;
+  });
   nodes_.push_back(std::move(node));
   return {static_cast<int>(nodes_.size()) - 1};
 }
 
-Value Graph::conv(Value x, const ConvOptions& options, std::string name) {
-  return add_node(std::make_shared<Conv>(options), {x}, std::move(name));
+std::string Graph::automatic_name(std::string_view kind) const { return tessera::concat(kind, "_", nodes_.size()); }
+
+// Operations check their options when they are made: these complaints carry the node's name, too.
+template <class Op, class... Options>
+Value Graph::make(std::vector<Value> inputs, std::string name, const Options&... options) {
+  auto op = named(name, [&] { return std::make_shared<Op>(options...); });
+  return add_node(std::move(op), std::move(inputs), std::move(name));
 }
-Value Graph::batch_norm(Value x, std::string name, const BatchNormOptions& options) {
-  return add_node(std::make_shared<BatchNorm>(options), {x}, std::move(name));
+
+Value Graph::conv(Value x, const ConvOptions& o, std::string name) { return make<Conv>({x}, std::move(name), o); }
+Value Graph::batch_norm(Value x, std::string name, const BatchNormOptions& o) {
+  return make<BatchNorm>({x}, std::move(name), o);
 }
-Value Graph::relu(Value x) { return add_node(std::make_shared<Relu>(), {x}); }
-Value Graph::max_pool(Value x, const PoolOptions& options) { return add_node(std::make_shared<MaxPool>(options), {x}); }
-Value Graph::avg_pool(Value x, const PoolOptions& options) { return add_node(std::make_shared<AvgPool>(options), {x}); }
-Value Graph::global_avg_pool(Value x) { return add_node(std::make_shared<GlobalAvgPool>(), {x}); }
-Value Graph::add(Value a, Value b) { return add_node(std::make_shared<Add>(), {a, b}); }
-Value Graph::concat(std::vector<Value> parts) { return add_node(std::make_shared<Concat>(), std::move(parts)); }
-Value Graph::dropout(Value x, double probability) { return add_node(std::make_shared<Dropout>(probability), {x}); }
-Value Graph::flatten(Value x) { return add_node(std::make_shared<Flatten>(), {x}); }
-Value Graph::linear(Value x, const LinearOptions& options, std::string name) {
-  return add_node(std::make_shared<Linear>(options), {x}, std::move(name));
-}
-Value Graph::cross_entropy(Value logits) { return add_node(std::make_shared<CrossEntropy>(), {logits}, "loss"); }
+Value Graph::relu(Value x) { return make<Relu>({x}, automatic_name("relu")); }
+Value Graph::max_pool(Value x, const PoolOptions& o) { return make<MaxPool>({x}, automatic_name("max_pool"), o); }
+Value Graph::avg_pool(Value x, const PoolOptions& o) { return make<AvgPool>({x}, automatic_name("avg_pool"), o); }
+Value Graph::global_avg_pool(Value x) { return make<GlobalAvgPool>({x}, automatic_name("global_avg_pool")); }
+Value Graph::add(Value a, Value b) { return make<Add>({a, b}, automatic_name("add")); }
+Value Graph::concat(std::vector<Value> parts) { return make<Concat>(std::move(parts), automatic_name("concat")); }
+Value Graph::dropout(Value x, double p) { return make<Dropout>({x}, automatic_name("dropout"), p); }
+Value Graph::flatten(Value x) { return make<Flatten>({x}, automatic_name("flatten")); }
+Value Graph::linear(Value x, const LinearOptions& o, std::string name) { return make<Linear>({x}, std::move(name), o); }
+Value Graph::cross_entropy(Value logits) { return make<CrossEntropy>({logits}, "loss"); }
 
 std::vector<Shape> Graph::input_shapes(const Node& node) const {
   std::vector<Shape> shapes;

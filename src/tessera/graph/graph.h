@@ -73,6 +73,10 @@ class Graph {
   Cost cost(const Node& node, std::int64_t samples) const;
 
  private:
+  std::string automatic_name(std::string_view kind) const;
+  template <class Op, class... Options>
+  Value make(std::vector<Value> inputs, std::string name, const Options&... options);
+
   std::vector<Node> nodes_;
   std::vector<Cell> cells_;
 };

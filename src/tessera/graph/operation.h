@@ -91,6 +91,12 @@ class Operation {
   virtual std::string describe() const { return {}; }
 };
 
+/// For outputs of one position a sample: they belong to whoever owns the input's first pixel.
+inline Box first_pixel_owner(const Box& in) {
+  const Interval one{0, in.height().contains(0) && in.width().contains(0) ? 1 : 0};
+  return Box{{in.batch(), Interval{0, 1}, one, one}};
+}
+
 using OperationPtr = std::shared_ptr<const Operation>;
 
 }  // namespace tessera

@@ -17,9 +17,9 @@ struct ModelOptions {
   std::string name = "resnet50";
   Shape image{3, 224, 224};
   std::int64_t classes = 1000;
-  std::optional<std::int64_t> depth = std::nullopt;        ///< --depth: resnet_v1, resnet_v2
-  std::optional<std::int64_t> num_layers = std::nullopt;   ///< --num-layers: amoebanet
-  std::optional<std::int64_t> num_filters = std::nullopt;  ///< --num-filters: amoebanet
+  std::optional<std::int64_t> depth;        ///< --depth: resnet_v1, resnet_v2
+  std::optional<std::int64_t> num_layers;   ///< --num-layers: amoebanet
+  std::optional<std::int64_t> num_filters ;  ///< --num-filters: amoebanet
 };
 
 using ModelBuilder = std::function<Graph(const ModelOptions&)>;

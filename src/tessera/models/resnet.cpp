@@ -52,9 +52,9 @@ Value block(Graph& g, Value x, std::int64_t width, std::int64_t stride, bool bot
 
 std::int64_t blocks_of(const ModelOptions& options, std::int64_t convs, const char* name) {
   const std::int64_t depth = options.depth.value_or(110);
+  const std::int64_t n = std::max<std::int64_t>(1, (depth - 2) / convs);
   require(depth > 2 && (depth - 2) % convs == 0, "--depth ", depth, " does not fit ", name, ", whose depth is ", convs,
-          "n+2; use --depth ", std::max<std::int64_t>(1, (depth - 2) / convs) * convs + 2, " or --depth ",
-          (std::max<std::int64_t>(0, depth - 2) / convs + 1) * convs + 2);
+          "n+2; use --depth ", n * convs + 2, " or --depth ", (n + 1) * convs + 2);
   return (depth - 2) / convs;
 }
 

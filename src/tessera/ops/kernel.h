@@ -40,11 +40,14 @@ struct BackwardArgs {
   /// Data is there for the inputs that needs() names; all have their boxes.
   std::span<const Slab> inputs;
   Slab output;  ///< data only if needs() names it
-  /// The output's gradient: the sum of these. More than one only if the kernel takes_gradient_terms(). The kernel may
+  /// The output's gradient: the sum of these. Two only if the kernel takes_gradient_terms(). The kernel may
   /// overwrite those whose tensor nobody else holds.
   std::vector<Slab> gradients;
   /// Which inputs want a gradient.
   std::vector<bool> wanted;
+  /// By input, only where the kernel takes_addend(): what to add to the input's gradient on the way. It may be overwritten
+  /// like the gradients.
+  std::vector<Slab> addends;
   const PassInfo& pass;
   Saved& saved;
 };
@@ -72,6 +75,7 @@ class Kernel {
   virtual BackwardNeeds needs() const = 0;
   virtual bool has_weights() const { return false; }
   virtual bool takes_gradient_terms() const { return false; }
+  virtual bool takes_addend(std::size_t input) const { return false; }
 };
 
 /// The kernel of one node, for every operation that is not point-wise (those are fused: see pointwise.h). Throws for an

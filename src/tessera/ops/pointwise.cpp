@@ -95,10 +95,12 @@ class PointwiseKernel final : public Kernel {
       if (!options_.terms[t].norm) continue;
       const auto k = finish_sums(options_.terms[t], sums[n], affines[t], args.saved[2 * n + 1], box);
       ++n;
-      // The last one may write over g, if nobody else has it.
-      const bool reuse = n == normed.size() && exclusive(g);
-      const at::Tensor dx = reuse ? g : at::empty_like(g);
-      loops::affine_gradient(g, mask, affines[t], k, dx);
+      at::Tensor addend = t < args.addends.size() ? std::move(args.addends[t].data) : at::Tensor();
+      // Written over what nobody else has: the addend, or g when this is the last one to read it.
+      const at::Tensor dx = addend.defined() && exclusive(addend)     ? addend
+                            : n == normed.size() && exclusive(g) ? g
+                                                                 : at::empty_like(g);
+      loops::affine_gradient(g, affines[t], k, {.mask = mask.input != nullptr, .addend = addend}, dx);
       out[t] = {dx, box};
     }
     return out;
@@ -112,6 +114,7 @@ class PointwiseKernel final : public Kernel {
     return needs;
   }
   bool takes_gradient_terms() const override { return true; }
+  bool takes_addend(std::size_t input) const override { return options_.terms[input].norm != nullptr; }
 
  private:
   // saved[2i], saved[2i+1]: mean and 1/deviation of the i-th norm, in double.

@@ -3,153 +3,115 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/pointwise_arithmetic.h"
 #include "tessera/ops/slab.h"
-#include "tessera/ops/vectorize.h"
 
 namespace tessera::loops {
 namespace {
 
-// Loops run over blocks of a row: `lanes` adjacent numbers, a multiple of the channels, against coefficients that are
-// repeated to that length. So the vectoriser sees long loops however few channels there are, and everything of a block
-// stays in the first cache.
-constexpr std::int64_t preferred_lanes = 1024;
-// Sums of a block's lanes are kept in the data's own type for this many blocks, then added up in double.
-constexpr std::int64_t blocks_per_flush = 128;
+using lanes::repeated;
 
-std::int64_t lanes_for(std::int64_t channels, std::int64_t width) {
-  return channels * std::clamp<std::int64_t>(preferred_lanes / channels, 1, width);
-}
+// ---- Which memory, in which order ----
+
+// Tensors of one size, as runs of adjacent numbers that begin with channel 0: rows, or, where no tensor has gaps,
+// everything in one run.
+struct Layout {
+  std::int64_t runs = 1, run = 0, channels = 0;
+};
 
 template <class T>
-std::vector<T> repeated(const Channels& values, std::int64_t lanes) {
-  std::vector<T> out(static_cast<std::size_t>(lanes));
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<T>(values[i % values.size()]);
-  return out;
+struct Stream {
+  Rows<T> rows;
+  bool dense = false;
+  T* at(const Layout& layout, std::int64_t run) const { return layout.runs == 1 ? rows.data : rows.row(run); }
+};
+
+template <class T>
+Stream<T> stream_of(const at::Tensor& t) {
+  if (!t.defined()) return {{}, true};
+  const auto rows = rows_of<T>(t);
+  const bool dense = (rows.rows == 1 || rows.row_stride == rows.row_elements()) &&
+                     (rows.samples == 1 || rows.sample_stride == rows.rows * rows.row_elements());
+  return {rows, dense};
 }
 
-// Calls body(block offset in the row, length) for a row of n numbers.
+template <class T, class... Streams>
+Layout layout_of(const Stream<T>& first, const Streams&... others) {
+  const auto& r = first.rows;
+  if (first.dense && (others.dense && ...)) return {1, r.count() * r.row_elements(), r.channels};
+  return {r.count(), r.row_elements(), r.channels};
+}
+
+// Numbers that are dealt with at once: all streams of a block stay in the first two caches.
+constexpr std::int64_t block_numbers = 16384;
+
+// Calls body(run, offset, n) for all blocks, in parallel. Blocks begin with a period.
 template <class Body>
-void each_block(std::int64_t n, std::int64_t lanes, const Body& body) {
-  for (std::int64_t at = 0; at < n; at += lanes) body(at, std::min(lanes, n - at));
-}
-
-template <class Body>
-void parallel_rows(std::int64_t rows, std::int64_t row_elements, const Body& body) {
-  at::parallel_for(0, rows, std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, row_elements)), body);
-}
-
-// ---- Loops over one block. Each line of arithmetic stands once. ----
-
-template <class T>
-TESSERA_VECTORIZE void add_moments(const T* __restrict__ x, const T* __restrict__ pivot, T* __restrict__ s1,
-                                   T* __restrict__ s2, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T d = x[i] - pivot[i];
-    s1[i] += d;
-    s2[i] += d * d;
-  }
-}
-
-// NaN is not negative, so it goes through ReLU and reaches the loss.
-template <class T>
-TESSERA_VECTORIZE void affine_one(T* __restrict__ y, const T* __restrict__ x, const T* __restrict__ mean,
-                                  const T* __restrict__ scale, const T* __restrict__ shift, T floor, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T v = (x[i] - mean[i]) * scale[i] + shift[i];
-    y[i] = v < floor ? floor : v;
-  }
-}
-
-template <class T>
-TESSERA_VECTORIZE void affine_two(T* __restrict__ y, const T* __restrict__ x0, const T* __restrict__ mean0,
-                                  const T* __restrict__ scale0, const T* __restrict__ shift0, const T* __restrict__ x1,
-                                  const T* __restrict__ mean1, const T* __restrict__ scale1,
-                                  const T* __restrict__ shift1, T floor, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T v = ((x0[i] - mean0[i]) * scale0[i] + shift0[i]) + ((x1[i] - mean1[i]) * scale1[i] + shift1[i]);
-    y[i] = v < floor ? floor : v;
-  }
-}
-
-template <class T>
-TESSERA_VECTORIZE void add_to(T* __restrict__ sum, const T* __restrict__ a, const T* __restrict__ b, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) sum[i] = a[i] + b[i];
-}
-
-template <class T>
-TESSERA_VECTORIZE void mask_by_output(T* __restrict__ to, const T* __restrict__ g, const T* __restrict__ z,
-                                      std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = z[i] <= T(0) ? T(0) : g[i];
-}
-
-template <class T>
-TESSERA_VECTORIZE void mask_by_input(T* __restrict__ to, const T* __restrict__ g, const T* __restrict__ x,
-                                     const T* __restrict__ mean, const T* __restrict__ scale,
-                                     const T* __restrict__ shift, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = (x[i] - mean[i]) * scale[i] + shift[i] <= T(0) ? T(0) : g[i];
-}
-
-template <class T>
-TESSERA_VECTORIZE void add_sums(const T* __restrict__ g, const T* __restrict__ x, const T* __restrict__ mean,
-                                T* __restrict__ s1, T* __restrict__ s2, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    s1[i] += g[i];
-    s2[i] += g[i] * (x[i] - mean[i]);
-  }
-}
-
-template <class T>
-TESSERA_VECTORIZE void input_gradient(T* dx, const T* g, const T* __restrict__ x, const T* __restrict__ mean,
-                                      const T* __restrict__ a, const T* __restrict__ b, const T* __restrict__ c,
-                                      std::int64_t n) {
-#pragma GCC ivdep
-  for (std::int64_t i = 0; i < n; ++i) dx[i] = a[i] * g[i] + (b[i] * (x[i] - mean[i]) + c[i]);
+void each_block(const Layout& layout, std::int64_t period, const Body& body) {
+  const std::int64_t block = std::max<std::int64_t>(1, block_numbers / period) * period;
+  const std::int64_t per_run = (layout.run + block - 1) / block;
+  at::parallel_for(0, layout.runs * per_run, std::max<std::int64_t>(1, 32768 / block),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t i = begin; i < end; ++i) {
+                       const std::int64_t offset = i % per_run * block;
+                       body(i / per_run, offset, std::min(block, layout.run - offset));
+                     }
+                   });
 }
 
 // ---- Sums over a whole slab ----
 
-// Two sums a lane in the data's type, flushed into two sums a channel in double.
+// Two sums a lane in the data's type, flushed into two sums a channel in double before they grow long.
 template <class T>
-struct LaneSums {
-  LaneSums(std::int64_t lane_count, std::size_t channels)
-      : s1(static_cast<std::size_t>(lane_count)), s2(s1.size()), total1(channels), total2(channels) {}
-  void block_done() {
-    if (++blocks == blocks_per_flush) flush();
+class LaneSums {
+ public:
+  LaneSums(std::int64_t period, std::int64_t channels)
+      : first_(static_cast<std::size_t>(period)),
+        second_(first_.size()),
+        total_first_(static_cast<std::size_t>(channels)),
+        total_second_(total_first_.size()) {}
+  Sums<T> lanes() { return {first_.data(), second_.data()}; }
+  void added(std::int64_t numbers) {
+    additions_ += numbers / static_cast<std::int64_t>(first_.size()) + 1;
+    if (additions_ >= 512) flush();
   }
   void flush() {
-    const std::size_t channels = total1.size();
-    for (std::size_t at = 0; at < s1.size(); at += channels)
+    const std::size_t channels = total_first_.size();
+    for (std::size_t at = 0; at < first_.size(); at += channels)
       for (std::size_t c = 0; c < channels; ++c) {
-        total1[c] += static_cast<double>(s1[at + c]);
-        total2[c] += static_cast<double>(s2[at + c]);
+        total_first_[c] += static_cast<double>(first_[at + c]);
+        total_second_[c] += static_cast<double>(second_[at + c]);
       }
-    std::fill(s1.begin(), s1.end(), T(0));
-    std::fill(s2.begin(), s2.end(), T(0));
-    blocks = 0;
+    std::fill(first_.begin(), first_.end(), T(0));
+    std::fill(second_.begin(), second_.end(), T(0));
+    additions_ = 0;
   }
-  std::vector<T> s1, s2;
-  Channels total1, total2;
-  std::int64_t blocks = 0;
+  const Channels& total_first() const { return total_first_; }
+  const Channels& total_second() const { return total_second_; }
+
+ private:
+  std::vector<T> first_, second_;
+  Channels total_first_, total_second_;
+  std::int64_t additions_ = 0;
 };
 
 // One LaneSums a thread; added up in the order of the threads, so that a run repeats itself to the bit.
 template <class T>
 class ThreadSums {
  public:
-  ThreadSums(std::int64_t lanes, std::size_t channels)
-      : mine_(static_cast<std::size_t>(at::get_num_threads()), LaneSums<T>(lanes, channels)) {}
+  ThreadSums(std::int64_t period, std::int64_t channels)
+      : mine_(static_cast<std::size_t>(at::get_num_threads()), LaneSums<T>(period, channels)) {}
   LaneSums<T>& here() { return mine_[static_cast<std::size_t>(at::get_thread_num())]; }
   std::pair<Channels, Channels> total() {
-    std::pair<Channels, Channels> out{Channels(mine_[0].total1.size()), Channels(mine_[0].total1.size())};
+    std::pair<Channels, Channels> out{Channels(mine_[0].total_first().size()), Channels(mine_[0].total_first().size())};
     for (auto& sums : mine_) {
       sums.flush();
       for (std::size_t c = 0; c < out.first.size(); ++c) {
-        out.first[c] += sums.total1[c];
-        out.second[c] += sums.total2[c];
+        out.first[c] += sums.total_first()[c];
+        out.second[c] += sums.total_second()[c];
       }
     }
     return out;
@@ -166,63 +128,128 @@ Channels guess_mean(const Rows<const T>& x) {
   constexpr std::int64_t samples = 16;
   for (std::int64_t s = 0; s < samples; ++s) {
     const T* p = x.row(s * (x.count() - 1) / (samples - 1)) + (s * 7 % x.width) * x.channels;
-    for (std::int64_t c = 0; c < x.channels; ++c) guess[static_cast<std::size_t>(c)] += static_cast<double>(p[c]) / samples;
+    for (std::size_t c = 0; c < guess.size(); ++c) guess[c] += static_cast<double>(p[c]) / samples;
   }
   return guess;
 }
 
+// An affine term with its coefficients repeated over a period.
 template <class T>
-struct AffineLanes {
-  AffineLanes(const Affine& term, std::int64_t lanes)
-      : x(rows_of<const T>(term.x)),
-        mean(repeated<T>(term.mean, lanes)),
-        scale(repeated<T>(term.scale, lanes)),
-        shift(repeated<T>(term.shift, lanes)) {}
-  Rows<const T> x;
+struct TermData {
+  TermData(const Affine& term, std::int64_t period)
+      : x(stream_of<const T>(term.x)),
+        mean(repeated<T>(term.mean, period)),
+        scale(repeated<T>(term.scale, period)),
+        shift(repeated<T>(term.shift, period)) {}
+  Term<T> at(const Layout& layout, std::int64_t run, std::int64_t offset) const {
+    return {x.at(layout, run) + offset, mean.data(), scale.data(), shift.data()};
+  }
+  Stream<const T> x;
   std::vector<T> mean, scale, shift;
 };
 
+template <class T, int terms>
+void run_affine(const std::vector<Affine>& affines, bool relu, const at::Tensor& out) {
+  const auto y = stream_of<T>(out);
+  const std::int64_t period = lanes::period_of<T>(y.rows.channels);
+  std::vector<TermData<T>> data;
+  for (const auto& term : affines) data.emplace_back(term, period);
+  const Layout layout = layout_of(y, data.front().x, data.back().x);
+  const T floor = relu ? T(0) : -std::numeric_limits<T>::infinity();
+  each_block(layout, period, [&](std::int64_t run, std::int64_t offset, std::int64_t n) {
+    AffineLoop<T, terms> loop{y.at(layout, run) + offset, {}, floor};
+    for (int t = 0; t < terms; ++t) loop.in[t] = data[static_cast<std::size_t>(t)].at(layout, run, offset);
+    lanes::run(loop, n, period);
+  });
+}
+
+// What gradient_sums was asked for, in runs.
 template <class T>
-struct MaskLanes {
-  MaskLanes(const Mask& mask, std::int64_t lanes) {
-    if (mask.output.defined()) output = rows_of<const T>(mask.output);
-    if (mask.input) input.emplace_back(*mask.input, lanes);
-  }
-  /// Writes the masked g to `to` and returns it, or returns g if there is no mask.
-  const T* apply(T* to, const T* g, std::int64_t row, std::int64_t at, std::int64_t n) const {
-    if (output.data) {
-      mask_by_output(to, g, output.row(row) + at, n);
-      return to;
-    }
-    if (input.empty()) return g;
-    const auto& term = input[0];
-    mask_by_input(to, g, term.x.row(row) + at, term.mean.data(), term.scale.data(), term.shift.data(), n);
-    return to;
-  }
-  Rows<const T> output;
-  std::vector<AffineLanes<T>> input;  // none or one
+struct SumsProblem {
+  std::vector<Stream<const T>> dy;
+  Stream<const T> output;
+  std::vector<TermData<T>> mask, terms;
+  Stream<T> g;
+  Layout layout;
+  std::int64_t period = 0;
+  std::vector<ThreadSums<T>> sums;
 };
+
+template <class T, int gradients, MaskKind mask, int terms, bool write>
+void run_sums(SumsProblem<T>& p) {
+  each_block(p.layout, p.period, [&](std::int64_t run, std::int64_t offset, std::int64_t n) {
+    SumsLoop<T, gradients, mask, terms, write> loop{};
+    for (int i = 0; i < gradients; ++i) loop.dy[i] = p.dy[static_cast<std::size_t>(i)].at(p.layout, run) + offset;
+    if constexpr (mask == MaskKind::output) loop.output = p.output.at(p.layout, run) + offset;
+    if constexpr (mask == MaskKind::input) loop.mask_term = p.mask[0].at(p.layout, run, offset);
+    for (int t = 0; t < terms; ++t) {
+      const auto i = static_cast<std::size_t>(t);
+      loop.in[t] = p.terms[i].at(p.layout, run, offset);
+      loop.sums[t] = p.sums[i].here().lanes();
+    }
+    if constexpr (write) loop.g = p.g.at(p.layout, run) + offset;
+    lanes::run(loop, n, p.period);
+    for (int t = 0; t < terms; ++t) p.sums[static_cast<std::size_t>(t)].here().added(n);
+  });
+}
+
+template <class T, int gradients, MaskKind mask>
+void pick_sums(SumsProblem<T>& p) {
+  const bool write = p.g.rows.data != nullptr;
+  const std::size_t terms = p.terms.size();
+  if (write && terms == 0) return run_sums<T, gradients, mask, 0, true>(p);
+  if (write && terms == 1) return run_sums<T, gradients, mask, 1, true>(p);
+  if (terms == 1) return run_sums<T, gradients, mask, 1, false>(p);
+  // A mask in the input belongs to the one term there is.
+  if constexpr (mask != MaskKind::input) {
+    if (write) return run_sums<T, gradients, mask, 2, true>(p);
+    return run_sums<T, gradients, mask, 2, false>(p);
+  }
+  ensure(false, "no loop for ", terms, " terms");
+}
+
+template <class T, int gradients>
+void pick_sums(SumsProblem<T>& p) {
+  if (p.output.rows.data) return pick_sums<T, gradients, MaskKind::output>(p);
+  if (!p.mask.empty()) return pick_sums<T, gradients, MaskKind::input>(p);
+  pick_sums<T, gradients, MaskKind::none>(p);
+}
+
+template <class T, bool masked, bool added>
+void run_gradient(const at::Tensor& gradient, const Affine& term, const GradientCoefficients& k,
+                  const at::Tensor& addend, const at::Tensor& result) {
+  const auto g = stream_of<const T>(gradient);
+  const auto plus = stream_of<const T>(addend);
+  const auto dx = stream_of<T>(result);
+  const std::int64_t period = lanes::period_of<T>(g.rows.channels);
+  const TermData<T> in(term, period);
+  const auto a = repeated<T>(k.a, period), b = repeated<T>(k.b, period), c = repeated<T>(k.c, period);
+  const Layout layout = layout_of(g, plus, dx, in.x);
+  each_block(layout, period, [&](std::int64_t run, std::int64_t offset, std::int64_t n) {
+    lanes::run(GradientLoop<T, masked, added>{g.at(layout, run) + offset, in.at(layout, run, offset), a.data(), b.data(),
+                                              c.data(), added ? plus.at(layout, run) + offset : nullptr,
+                                              dx.at(layout, run) + offset},
+               n, period);
+  });
+}
 
 }  // namespace
 
 Moments moments(const at::Tensor& tensor) {
   Moments out;
   AT_DISPATCH_FLOATING_TYPES(tensor.scalar_type(), "moments", [&] {
-    const auto x = rows_of<const scalar_t>(tensor);
-    const std::int64_t lanes = lanes_for(x.channels, x.width);
-    const Channels guess = guess_mean(x);
-    const auto pivot = repeated<scalar_t>(guess, lanes);
-    ThreadSums<scalar_t> sums(lanes, guess.size());
-    parallel_rows(x.count(), x.row_elements(), [&](std::int64_t begin, std::int64_t end) {
+    const auto x = stream_of<const scalar_t>(tensor);
+    const Layout layout = layout_of(x);
+    const std::int64_t period = lanes::period_of<scalar_t>(layout.channels);
+    const auto pivot = repeated<scalar_t>(guess_mean(x.rows), period);
+    ThreadSums<scalar_t> sums(period, layout.channels);
+    each_block(layout, period, [&](std::int64_t run, std::int64_t offset, std::int64_t n) {
       auto& mine = sums.here();
-      for (std::int64_t r = begin; r < end; ++r)
-        each_block(x.row_elements(), lanes, [&](std::int64_t at, std::int64_t n) {
-          add_moments(x.row(r) + at, pivot.data(), mine.s1.data(), mine.s2.data(), n);
-          mine.block_done();
-        });
+      lanes::run(MomentsLoop<scalar_t>{x.at(layout, run) + offset, pivot.data(), mine.lanes()}, n, period);
+      mine.added(n);
     });
     auto [s1, s2] = sums.total();
-    out.count = x.count() * x.width;
+    out.count = x.rows.count() * x.rows.width;
     const auto count = static_cast<double>(out.count);
     for (std::size_t c = 0; c < s1.size(); ++c) {
       s2[c] = std::max(0.0, s2[c] - s1[c] * s1[c] / count);
@@ -236,59 +263,34 @@ Moments moments(const at::Tensor& tensor) {
 
 void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
   AT_DISPATCH_FLOATING_TYPES(out.scalar_type(), "affine_sum", [&] {
-    const auto y = rows_of<scalar_t>(out);
-    const std::int64_t lanes = lanes_for(y.channels, y.width);
-    const scalar_t floor = relu ? scalar_t(0) : -std::numeric_limits<scalar_t>::infinity();
-    std::vector<AffineLanes<scalar_t>> in;
-    for (const auto& term : terms) in.emplace_back(term, lanes);
-    parallel_rows(y.count(), y.row_elements(), [&](std::int64_t begin, std::int64_t end) {
-      const auto &a = in.front(), &b = in.back();
-      for (std::int64_t r = begin; r < end; ++r)
-        each_block(y.row_elements(), lanes, [&](std::int64_t at, std::int64_t n) {
-          if (in.size() == 1)
-            affine_one(y.row(r) + at, a.x.row(r) + at, a.mean.data(), a.scale.data(), a.shift.data(), floor, n);
-          else
-            affine_two(y.row(r) + at, a.x.row(r) + at, a.mean.data(), a.scale.data(), a.shift.data(), b.x.row(r) + at,
-                       b.mean.data(), b.scale.data(), b.shift.data(), floor, n);
-        });
-    });
+    if (terms.size() == 1)
+      run_affine<scalar_t, 1>(terms, relu, out);
+    else
+      run_affine<scalar_t, 2>(terms, relu, out);
   });
 }
 
 std::vector<GradientSums> gradient_sums(const std::vector<at::Tensor>& gradients, const Mask& mask,
                                         const std::vector<const Affine*>& terms, const at::Tensor& g) {
+  ensure(gradients.size() <= 2 && terms.size() <= 2, "no loop for ", gradients.size(), " gradients");
   std::vector<GradientSums> out;
   AT_DISPATCH_FLOATING_TYPES(gradients[0].scalar_type(), "gradient_sums", [&] {
-    std::vector<Rows<const scalar_t>> dy;
-    for (const auto& t : gradients) dy.push_back(rows_of<const scalar_t>(t));
-    const std::int64_t lanes = lanes_for(dy[0].channels, dy[0].width);
-    const MaskLanes<scalar_t> masked(mask, lanes);
-    const Rows<scalar_t> written = g.defined() ? rows_of<scalar_t>(g) : Rows<scalar_t>{};
-    std::vector<AffineLanes<scalar_t>> in;
-    std::vector<ThreadSums<scalar_t>> sums;
-    for (const Affine* term : terms) {
-      in.emplace_back(*term, lanes);
-      sums.emplace_back(lanes, static_cast<std::size_t>(dy[0].channels));
-    }
-    parallel_rows(dy[0].count(), dy[0].row_elements(), [&](std::int64_t begin, std::int64_t end) {
-      std::vector<scalar_t> summed(static_cast<std::size_t>(lanes)), kept(summed.size());
-      for (std::int64_t r = begin; r < end; ++r)
-        each_block(dy[0].row_elements(), lanes, [&](std::int64_t at, std::int64_t n) {
-          const scalar_t* block = dy[0].row(r) + at;
-          for (std::size_t i = 1; i < dy.size(); ++i) {
-            add_to(i % 2 ? summed.data() : kept.data(), block, dy[i].row(r) + at, n);
-            block = i % 2 ? summed.data() : kept.data();
-          }
-          block = masked.apply(block == kept.data() ? summed.data() : kept.data(), block, r, at, n);
-          for (std::size_t t = 0; t < in.size(); ++t) {
-            auto& mine = sums[t].here();
-            add_sums(block, in[t].x.row(r) + at, in[t].mean.data(), mine.s1.data(), mine.s2.data(), n);
-            mine.block_done();
-          }
-          if (written.data && block != written.row(r) + at) std::copy_n(block, n, written.row(r) + at);
-        });
-    });
-    for (auto& s : sums) {
+    SumsProblem<scalar_t> p;
+    for (const auto& t : gradients) p.dy.push_back(stream_of<const scalar_t>(t));
+    p.output = stream_of<const scalar_t>(mask.output);
+    p.g = stream_of<scalar_t>(g);
+    p.period = lanes::period_of<scalar_t>(p.dy[0].rows.channels);
+    if (mask.input) p.mask.emplace_back(*mask.input, p.period);
+    for (const Affine* term : terms) p.terms.emplace_back(*term, p.period);
+    const Stream<const scalar_t> none{{}, true};
+    p.layout = layout_of(p.dy[0], p.dy.back(), p.output, p.g, mask.input ? p.mask[0].x : none,
+                         terms.empty() ? none : p.terms.front().x, terms.empty() ? none : p.terms.back().x);
+    for (std::size_t t = 0; t < terms.size(); ++t) p.sums.emplace_back(p.period, p.layout.channels);
+    if (gradients.size() == 1)
+      pick_sums<scalar_t, 1>(p);
+    else
+      pick_sums<scalar_t, 2>(p);
+    for (auto& s : p.sums) {
       auto [s1, s2] = s.total();
       out.push_back({std::move(s1), std::move(s2)});
     }
@@ -296,23 +298,16 @@ std::vector<GradientSums> gradient_sums(const std::vector<at::Tensor>& gradients
   return out;
 }
 
-void affine_gradient(const at::Tensor& gradient, const Mask& mask, const Affine& term, const GradientCoefficients& k,
-                     const at::Tensor& result) {
-  AT_DISPATCH_FLOATING_TYPES(gradient.scalar_type(), "affine_gradient", [&] {
-    const auto g = rows_of<const scalar_t>(gradient);
-    const auto dx = rows_of<scalar_t>(result);
-    const std::int64_t lanes = lanes_for(g.channels, g.width);
-    const MaskLanes<scalar_t> masked(mask, lanes);
-    const AffineLanes<scalar_t> in(term, lanes);
-    const auto a = repeated<scalar_t>(k.a, lanes), b = repeated<scalar_t>(k.b, lanes), c = repeated<scalar_t>(k.c, lanes);
-    parallel_rows(g.count(), g.row_elements(), [&](std::int64_t begin, std::int64_t end) {
-      std::vector<scalar_t> buffer(static_cast<std::size_t>(lanes));
-      for (std::int64_t r = begin; r < end; ++r)
-        each_block(g.row_elements(), lanes, [&](std::int64_t at, std::int64_t n) {
-          const scalar_t* block = masked.apply(buffer.data(), g.row(r) + at, r, at, n);
-          input_gradient(dx.row(r) + at, block, in.x.row(r) + at, in.mean.data(), a.data(), b.data(), c.data(), n);
-        });
-    });
+void affine_gradient(const at::Tensor& g, const Affine& term, const GradientCoefficients& k,
+                     const GradientOptions& options, const at::Tensor& dx) {
+  AT_DISPATCH_FLOATING_TYPES(g.scalar_type(), "affine_gradient", [&] {
+    const at::Tensor& addend = options.addend;
+    if (options.mask)
+      addend.defined() ? run_gradient<scalar_t, true, true>(g, term, k, addend, dx)
+                       : run_gradient<scalar_t, true, false>(g, term, k, addend, dx);
+    else
+      addend.defined() ? run_gradient<scalar_t, false, true>(g, term, k, addend, dx)
+                       : run_gradient<scalar_t, false, false>(g, term, k, addend, dx);
   });
 }
 

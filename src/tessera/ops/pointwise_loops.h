@@ -10,12 +10,12 @@ namespace tessera::loops {
 
 using Channels = std::vector<double>;
 
-/// Sums over all positions, of deviations from `pivot`.
 struct Moments {
   std::int64_t count = 0;
   Channels mean;
   Channels m2;  ///< Σ (x - mean)²
 };
+/// Over all positions of a channel.
 Moments moments(const at::Tensor& x);
 
 /// scale·(x - mean) + shift. With mean 0, scale 1 and shift 0 it is x, to the bit.
@@ -40,15 +40,20 @@ struct GradientSums {
 };
 
 /// g = mask·Σ gradients, written to `g` if that is defined (it may be one of the gradients); returns the sums over all
-/// positions for every term.
+/// positions for every term. One or two gradients, at most two terms.
 std::vector<GradientSums> gradient_sums(const std::vector<at::Tensor>& gradients, const Mask& mask,
                                         const std::vector<const Affine*>& terms, const at::Tensor& g);
 
-/// dx = a·g + b·(x - mean) + c, with g masked first. dx may be g.
+/// dx = a·g + b·(x - mean) + c, plus `addend` where that is defined. g may be masked by the term itself on the way.
 struct GradientCoefficients {
   Channels a, b, c;
 };
-void affine_gradient(const at::Tensor& g, const Mask& mask, const Affine& term, const GradientCoefficients& k,
-                     const at::Tensor& dx);
+struct GradientOptions {
+  bool mask = false;
+  at::Tensor addend = {};
+};
+/// dx may be g or the addend.
+void affine_gradient(const at::Tensor& g, const Affine& term, const GradientCoefficients& k,
+                     const GradientOptions& options, const at::Tensor& dx);
 
 }  // namespace tessera::loops

@@ -64,7 +64,11 @@ void Executor::backward_step(MicroState& state, std::size_t s) {
     if (step.needs.output) restore(state, step.output);
 
     const auto inputs = gather(state, step);
-    BackwardArgs args{inputs, value(state, step.output), take_gradients(state, step), {}, state.pass, state.saved[s]};
+    BackwardArgs args{.inputs = inputs,
+                      .output = value(state, step.output),
+                      .gradients = take_gradients(state, step),
+                      .pass = state.pass,
+                      .saved = state.saved[s]};
     bool any = false;
     for (int v : step.inputs) {
       args.wanted.push_back(v != 0);  // nobody asks for the gradient of the images
@@ -72,6 +76,7 @@ void Executor::backward_step(MicroState& state, std::size_t s) {
     }
     step.kernel->weight_gradients(args);
     if (any) {
+      args.addends = take_addends(state, step);
       auto gradients = step.kernel->input_gradients(args);
       args.gradients.clear();
       for (std::size_t i = 0; i < step.inputs.size(); ++i)
@@ -86,6 +91,7 @@ void Executor::restore(MicroState& state, int v) {
   if (value(state, v).defined()) return;
   const auto s = static_cast<std::size_t>(program_.producer[static_cast<std::size_t>(v)]);
   Step& step = program_.steps[s];
+  for (int input : step.inputs) restore(state, input);
   const auto inputs = gather(state, step);
   value(state, v) = step.kernel->recompute({inputs, value(state, v).box, state.pass, state.saved[s]});
 }
@@ -103,6 +109,17 @@ std::vector<Slab> Executor::take_gradients(MicroState& state, const Step& step) 
     terms.pop_back();
   }
   return terms;
+}
+
+std::vector<Slab> Executor::take_addends(MicroState& state, const Step& step) const {
+  std::vector<Slab> addends(step.inputs.size());
+  for (std::size_t i = 0; i < addends.size(); ++i) {
+    auto& terms = state.gradients[static_cast<std::size_t>(step.inputs[i])];
+    if (terms.empty() || !step.kernel->takes_addend(i)) continue;
+    addends[i] = std::move(terms.back());
+    terms.pop_back();
+  }
+  return addends;
 }
 
 void Executor::accumulate(MicroState& state, int v, Slab term) const {

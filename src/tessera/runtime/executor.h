@@ -37,6 +37,8 @@ class Executor {
   std::vector<Slab> gather(const MicroState& state, const Step& step) const;
   /// The output's gradient in the form that the step's kernel takes, all over its box.
   std::vector<Slab> take_gradients(MicroState& state, const Step& step) const;
+  /// What the step's kernel adds to its inputs' gradients while it writes them.
+  std::vector<Slab> take_addends(MicroState& state, const Step& step) const;
   void accumulate(MicroState& state, int v, Slab term) const;
   void backward_step(MicroState& state, std::size_t s);
 

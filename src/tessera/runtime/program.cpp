@@ -108,9 +108,12 @@ bool wants_input(const Graph& graph, const Draft& draft, std::size_t i) {
   return is<Conv>(node) || is<Linear>(node);
 }
 
+// How many point-wise outputs may be made again one from the other. Each is made once, whatever the length of the chain,
+// but all of a chain come back to life together: as many as the blocks of a group in the usual networks are bearable.
+constexpr int longest_chain = 6;
+
 // Decides, in forward order, what is stored and what is made again. A point-wise output is made again if its inputs
-// are stored anyway, or if storing them instead costs no more. Its inputs must be stored ones, so one pass over memory
-// makes any value; in a chain of residual blocks this stores every other block's output.
+// are there anyway (stored, or made again themselves), or if storing them instead costs less.
 std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompute recompute) {
   std::vector<bool> wanted(graph.nodes().size());
   for (const auto& draft : drafts)
@@ -120,11 +123,13 @@ std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompu
   std::vector<Keep> keep(graph.nodes().size(), Keep::dropped);
   if (wanted[0]) keep[0] = Keep::stored;
   std::vector<bool> pointwise(graph.nodes().size());
+  std::vector<int> chain(graph.nodes().size());  // by value: how many values are made again up to it
   for (auto& draft : drafts) {
     const auto out = static_cast<std::size_t>(draft.output);
-    const auto stored_anyway = [&](int v) {
+    const auto there_anyway = [&](int v) {
       const auto i = static_cast<std::size_t>(v);
-      return pointwise[i] ? keep[i] == Keep::stored : wanted[i];
+      if (!pointwise[i]) return bool(wanted[i]);
+      return keep[i] == Keep::stored || (keep[i] == Keep::recomputed && chain[i] < longest_chain);
     };
     if (!draft.pointwise) {
       keep[out] = wanted[out] ? Keep::stored : Keep::dropped;
@@ -135,18 +140,24 @@ std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompu
     std::int64_t extra = 0;
     bool possible = recompute != Recompute::none;
     for (int v : draft.inputs) {
-      if (stored_anyway(v)) continue;
+      if (there_anyway(v)) continue;
       extra += graph.shape({v}).elements();
       possible = possible && !pointwise[static_cast<std::size_t>(v)];
     }
-    if (possible && extra <= graph.shape({draft.output}).elements()) {
+    // Storing another value instead gains nothing, unless several readers make theirs from it: ReLUs of one value do.
+    const std::int64_t gain = graph.shape({draft.output}).elements() - extra;
+    if (possible && (gain > 0 || (gain == 0 && draft.inputs.size() == 1))) {
       // With one input the mask is read from it, and the output may not be wanted at all.
       draft.mask_from_output = draft.relu && draft.inputs.size() > 1;
       keep[out] = wanted[out] || draft.mask_from_output ? Keep::recomputed : Keep::dropped;
       for (int v : draft.inputs) {
-        wanted[static_cast<std::size_t>(v)] = true;
-        keep[static_cast<std::size_t>(v)] = Keep::stored;
+        const auto in = static_cast<std::size_t>(v);
+        if (keep[in] == Keep::recomputed) continue;
+        wanted[in] = true;
+        keep[in] = Keep::stored;
       }
+      chain[out] = 1;
+      for (int v : draft.inputs) chain[out] = std::max(chain[out], chain[static_cast<std::size_t>(v)] + 1);
     } else {
       draft.mask_from_output = draft.relu;
       keep[out] = Keep::stored;

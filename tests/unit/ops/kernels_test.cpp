@@ -97,7 +97,7 @@ void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& e
         output.narrow(2, r.begin, r.size()).narrow(3, c.begin, c.size()).copy_(out.data);
         Slab gradient = narrowed(upstream, tile);
         gradient.data = channels_last(gradient.data);
-        BackwardArgs args{seen, out, {gradient}, std::vector<bool>(inputs.size(), true), pass, saved};
+        BackwardArgs args{seen, out, {gradient}, std::vector<bool>(inputs.size(), true), {}, pass, saved};
         kernel->weight_gradients(args);
         const auto gradients = kernel->input_gradients(args);
         for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -178,7 +178,7 @@ TEST(Kernel, MaxPoolGivesTiesToTheFirstPixelAndLetsNanThrough) {
   Saved saved;
   const Slab out = kernel->forward({inputs, image_box({0, 1}, {0, 1}, {0, 1}), pass, saved});
   Slab gradient{torch::ones_like(out.data), out.box};
-  BackwardArgs args{inputs, out, {gradient}, {true}, pass, saved};
+  BackwardArgs args{inputs, out, {gradient}, {true}, {}, pass, saved};
   EXPECT_TRUE(torch::equal(kernel->input_gradients(args)[0].data.flatten(), torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
   in.data[0][0][1][0] = std::nan("");
   EXPECT_TRUE(std::isnan(kernel->forward({inputs, out.box, pass, saved}).data.item<double>()));
@@ -246,7 +246,7 @@ TEST(Kernel, CrossEntropyEqualsAutograd) {
   const auto reference = torch::nn::functional::cross_entropy(leaf.flatten(1), pass.labels);
   EXPECT_LT(relative_error(losses.data.mean(), reference), tolerance);
   reference.backward();
-  BackwardArgs args{inputs, losses, {{torch::full_like(losses.data, 0.2), losses.box}}, {true}, pass, saved};
+  BackwardArgs args{inputs, losses, {{torch::full_like(losses.data, 0.2), losses.box}}, {true}, {}, pass, saved};
   EXPECT_LT(relative_error(kernel->input_gradients(args)[0].data, leaf.grad()), tolerance);
 }
 

@@ -37,7 +37,8 @@ Cost Conv::cost(Shapes inputs, const Box& out) const {
   const auto input =
       static_cast<double>(intersect(windows.input_of(out), inputs[0].box(out.batch())).volume() * inputs[0].channels);
   const double flops = 2 * positions * weights;
-  return {flops, flops, flops, input + weights + positions * static_cast<double>(options.out), input};
+  const double bias = options.bias ? static_cast<double>(options.out) : 0;
+  return {flops, flops, flops, input + weights + bias + positions * static_cast<double>(options.out), input};
 }
 
 std::string Conv::describe() const {

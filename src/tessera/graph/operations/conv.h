@@ -9,12 +9,12 @@ struct ConvOptions {
   Pair kernel = 1;
   Pair stride = 1;
   Pair pad = 0;                 ///< before the first row and column; negative crops
-  std::optional<Pair> pad_end = std::nullopt;  ///< after the last ones; as `pad` when not given
+  std::optional<Pair> pad_end ;  ///< after the last ones; as `pad` when not given
   Pair dilation = 1;
   std::int64_t groups = 1;
   bool bias = false;
   /// Unset: torch's default, uniform in ±1/√fan-in. Set: normal with this gain over √fan-out (He et al. use √2).
-  std::optional<double> fan_out_gain = std::nullopt;
+  std::optional<double> fan_out_gain;
 };
 
 class Conv final : public Operation {

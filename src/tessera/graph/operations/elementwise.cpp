@@ -29,7 +29,7 @@ Shape Concat::output_shape(Shapes inputs) const {
   Shape out = inputs[0];
   out.channels = 0;
   for (const auto& shape : inputs) {
-    require(shape.height == out.height && shape.width == out.width, "only values of one size can be joined, not ",
+    require(shape.height == out.height && shape.width == out.width && shape.depth == out.depth, "only values of one size can be joined, not ",
             inputs[0], " and ", shape);
     out.channels += shape.channels;
   }

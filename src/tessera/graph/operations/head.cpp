@@ -27,7 +27,8 @@ Cost Linear::cost(Shapes inputs, const Box& out) const {
   const auto batch = static_cast<double>(out.batch().size());
   const auto in = static_cast<double>(inputs[0].channels), features = static_cast<double>(options.out);
   const double flops = 2 * batch * in * features;
-  return {flops, flops, flops, batch * (in + features) + in * features, batch * in};
+  const double weights = in * features + (options.bias ? features : 0);
+  return {flops, flops, flops, batch * (in + features) + weights, batch * in};
 }
 
 Shape CrossEntropy::output_shape(Shapes inputs) const {

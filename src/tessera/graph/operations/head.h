@@ -11,6 +11,7 @@ class Flatten final : public Operation {
   std::string_view kind() const override { return "flatten"; }
   Shape output_shape(Shapes inputs) const override { return {inputs[0].elements(), 1, 1, 1}; }
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return inputs[0].box(out.batch()); }
+  Box owned_output(const Box& in, Shapes inputs) const override { return first_pixel_owner(in); }
   Cost cost(Shapes inputs, const Box& out) const override { return {}; }
 };
 

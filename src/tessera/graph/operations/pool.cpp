@@ -37,13 +37,6 @@ AvgPool::AvgPool(const PoolOptions& options)
 
 Cost AvgPool::cost(Shapes inputs, const Box& out) const { return pool_cost(windows, inputs, out, 0); }
 
-Box GlobalAvgPool::owned_output(const Box& in, Shapes inputs) const {
-  // The mean belongs to whoever owns the first pixel.
-  const bool first = in.height().contains(0) && in.width().contains(0);
-  const Interval one{0, first ? 1 : 0};
-  return Box{{in.batch(), Interval{0, 1}, one, one}};
-}
-
 Cost GlobalAvgPool::cost(Shapes inputs, const Box& out) const {
   const double elements = static_cast<double>(inputs[0].elements() * out.batch().size());
   return {elements, elements, 0, elements, 0};

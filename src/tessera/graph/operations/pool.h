@@ -6,9 +6,9 @@ namespace tessera {
 
 struct PoolOptions {
   Pair kernel = 1;
-  std::optional<Pair> stride = std::nullopt;  ///< as `kernel` when not given
+  std::optional<Pair> stride ;  ///< as `kernel` when not given
   Pair pad = 0;
-  std::optional<Pair> pad_end = std::nullopt;  ///< as `pad` when not given
+  std::optional<Pair> pad_end ;  ///< as `pad` when not given
   bool count_include_pad = true;  ///< average only: whether padding counts in the divisor
 };
 
@@ -46,7 +46,7 @@ class GlobalAvgPool final : public Operation {
   std::string_view kind() const override { return "global_avg_pool"; }
   Shape output_shape(Shapes inputs) const override { return {inputs[0].channels, 1, 1, 1}; }
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return inputs[0].box(out.batch()); }
-  Box owned_output(const Box& in, Shapes inputs) const override;
+  Box owned_output(const Box& in, Shapes inputs) const override { return first_pixel_owner(in); }
   Cost cost(Shapes inputs, const Box& out) const override;
 };
 
