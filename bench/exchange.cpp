@@ -9,6 +9,7 @@
 // but the messages keeps them together. Its time is that of the slowest rank; the table has the median round, by 20, and
 // the tenth percentile, which other work on the machine disturbs less.
 // GB/s is the bytes that all ranks send by the time of the exchange.
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <fmt/format.h>
@@ -133,6 +134,7 @@ double quantile(const std::vector<double>& times, double share) {
 }
 
 void run(Communicator& communicator, bool under_mpi, const Options& options) {
+  at::set_num_threads(1);  // what is timed is the ranks' own threads; idle helpers of theirs would spin beside them
   require(communicator.size() == ranks, "this benchmark is for ", ranks, " ranks, not ", communicator.size());
   std::vector<std::string> header{"channels", "width", "bytes/rank", "GB/s", "exchange us 10 %", "median"};
   if (under_mpi) header.insert(header.end(), {"bare us 10 %", "median", "ratio 10 %", "median"});

@@ -76,7 +76,9 @@ void check_values(const Options& o, Problems& problems) {
 void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   std::string names;
   for (const auto& [name, model] : models.models()) names += (names.empty() ? "" : ", ") + name;
-  command.set_config("--config", "", "read flags from this file; the command line wins")->group("Output");
+  command.add_option("--config", o.config, "read flags from this file (name = value); the command line wins")
+      ->check(CLI::ExistingFile)
+      ->group("Output");
 
   const char* group = "Network";
   command.add_option("--model", o.model.name, "one of " + names)->capture_default_str()->group(group);

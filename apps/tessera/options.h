@@ -35,7 +35,7 @@ struct Options {
   std::optional<int> threads;
   std::string recompute = "norm";
   std::string json;
-  std::int64_t log_every = 0;
+  std::string config;
   double tolerance = 0;
   bool quiet = false;
   bool verbose = false;

@@ -122,45 +122,6 @@ MPI_Datatype mpi_type(at::ScalarType dtype) {
   }
 }
 
-/// MPI's description of a strided region, for as long as it takes to start a message with it.
-class StridedType {
- public:
-  /// Messages that travel in pieces are packed, because the other end may be dense and cuts them the same way.
-  StridedType(const Region& region, std::int64_t max_bytes) {
-    std::int64_t run = region.element_bytes();
-    std::size_t axes = 4;
-    for (; axes > 0 && (region.sizes[axes - 1] == 1 || region.strides[axes - 1] * region.element_bytes() == run); --axes)
-      run *= region.sizes[axes - 1];
-    if (run < shortest_run || region.bytes() > max_bytes || !region.on_host() || axes == 0) return;
-    nest([&](MPI_Datatype* type) { return MPI_Type_contiguous(static_cast<int>(run), MPI_BYTE, type); });
-    for (; axes > 0; --axes)
-      if (const auto size = static_cast<int>(region.sizes[axes - 1]); size > 1)
-        nest([&, inner = type_](MPI_Datatype* type) {
-          return MPI_Type_create_hvector(size, 1, region.strides[axes - 1] * region.element_bytes(), inner, type);
-        });
-    check(MPI_Type_commit(&type_), "MPI_Type_commit");
-  }
-  ~StridedType() {
-    if (*this) MPI_Type_free(&type_);
-  }
-  StridedType(const StridedType&) = delete;
-  StridedType& operator=(const StridedType&) = delete;
-
-  /// False where the region is dense or better packed.
-  explicit operator bool() const { return type_ != MPI_DATATYPE_NULL; }
-  MPI_Datatype get() const { return type_; }
-
- private:
-  static constexpr std::int64_t shortest_run = 64;
-  template <class Make>
-  void nest(const Make& make) {
-    MPI_Datatype inner = type_;
-    check(make(&type_), "MPI_Type_create");
-    if (inner != MPI_DATATYPE_NULL) MPI_Type_free(&inner);
-  }
-  MPI_Datatype type_ = MPI_DATATYPE_NULL;
-};
-
 class MpiCommunicator final : public Communicator {
  public:
   /// Takes ownership of `handle`.
@@ -172,22 +133,12 @@ class MpiCommunicator final : public Communicator {
 
   Pending send(const Region& region, Rank to, Tag tag) override {
     check_peer(to, tag);
-    if (const StridedType type(region, options().max_piece_bytes); type) {
-      std::vector<MPI_Request> request(1);
-      check(MPI_Isend(region.data, 1, type.get(), to.value, tag.value, handle_, request.data()), "MPI_Isend");
-      return pending({"send", true, false, to, tag}, Wire(region), std::move(request));
-    }
     return start({"send", true, false, to, tag}, packed(region), [&](std::byte* data, int bytes, MPI_Request* request) {
       check(MPI_Isend(data, bytes, MPI_BYTE, to.value, tag.value, handle_, request), "MPI_Isend");
     });
   }
   Pending receive(const Region& into, Rank from, Tag tag) override {
     check_peer(from, tag);
-    if (const StridedType type(into, options().max_piece_bytes); type) {
-      std::vector<MPI_Request> request(1);
-      check(MPI_Irecv(into.data, 1, type.get(), from.value, tag.value, handle_, request.data()), "MPI_Irecv");
-      return pending({"receive", false, true, from, tag}, Wire(into), std::move(request));
-    }
     return start({"receive", false, true, from, tag}, Wire(buffers(), into),
                  [&](std::byte* data, int bytes, MPI_Request* request) {
                    check(MPI_Irecv(data, bytes, MPI_BYTE, from.value, tag.value, handle_, request), "MPI_Irecv");

@@ -60,8 +60,6 @@ class Wire {
   /// `travelling_dtype` differs from the region's where the transport cannot do arithmetic in that.
   Wire(BufferPool& pool, Region user, at::ScalarType travelling_dtype);
   Wire(BufferPool& pool, Region user) : Wire(pool, user, user.dtype) {}
-  /// Travels from where it is, dense or not.
-  explicit Wire(Region user) : wire_(std::move(user)) {}
 
   const Region& region() const { return wire_; }
   void pack() const;

@@ -1,0 +1,52 @@
+#include "tessera/runtime/optimizer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+TEST(LearningRate, FollowsItsSchedule) {
+  EXPECT_DOUBLE_EQ(learning_rate({}, 0.5, 99, 100), 0.5);
+  const LearningRateOptions step{.schedule = "step", .step_every = 10, .step_factor = 0.1};
+  EXPECT_DOUBLE_EQ(learning_rate(step, 1, 9, 100), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(step, 1, 10, 100), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate(step, 1, 25, 100), 0.01);
+  const LearningRateOptions cosine{.schedule = "cosine"};
+  EXPECT_DOUBLE_EQ(learning_rate(cosine, 2, 0, 100), 2);
+  EXPECT_NEAR(learning_rate(cosine, 2, 50, 100), 1, 1e-12);
+  EXPECT_NEAR(learning_rate(cosine, 2, 100, 100), 0, 1e-12);
+}
+
+TEST(LearningRate, RisesToItsFullHeightInTheWarmUp) {
+  const LearningRateOptions warm{.schedule = "cosine", .warmup_steps = 4};
+  EXPECT_DOUBLE_EQ(learning_rate(warm, 1, 0, 20), 0.25);
+  EXPECT_DOUBLE_EQ(learning_rate(warm, 1, 3, 20), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(warm, 1, 4, 20), 1);
+  EXPECT_LT(learning_rate(warm, 1, 12, 20), 1);
+}
+
+TEST(Optimizer, ClipsToTheNormAndReportsIt) {
+  const auto values = at::zeros({2}, at::kDouble), gradients = at::tensor({3.0, 4.0}, at::kDouble);
+  Optimizer optimizer({.lr = 1, .momentum = 0, .clip_norm = 1}, values, gradients);
+  EXPECT_DOUBLE_EQ(optimizer.clip(), 5);
+  EXPECT_NEAR(gradients.norm().item<double>(), 1, 1e-6);
+  optimizer.step(0.5);
+  EXPECT_NEAR(values[1].item<double>(), -0.4, 1e-6);
+}
+
+TEST(Optimizer, ASmallGradientIsLeftAlone) {
+  const auto values = at::zeros({2}, at::kDouble), gradients = at::tensor({0.3, 0.4}, at::kDouble);
+  Optimizer optimizer({.clip_norm = 1}, values, gradients);
+  optimizer.clip();
+  EXPECT_DOUBLE_EQ(gradients[0].item<double>(), 0.3);
+}
+
+TEST(Optimizer, AnUnknownOneIsRefused) {
+  EXPECT_THROW(Optimizer({.name = "lion"}, at::zeros({1}), at::zeros({1})), UsageError);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,110 @@
+#include "tessera/runtime/trainer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+#include "tessera/data/synthetic.h"
+#include "tessera/models/registry.h"
+
+namespace tessera {
+namespace {
+
+const ModelOptions tiny{.name = "resnet_v1", .image = {3, 16, 16}, .classes = 3, .depth = 8};
+
+std::shared_ptr<SyntheticImages> images(std::int64_t size = 64) {
+  return std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 3, .height = 16, .width = 16, .size = size});
+}
+
+TEST(Parameters, DependOnNameAndSeedAlone) {
+  const Graph small = builtin_models().build(tiny);
+  ModelOptions deeper = tiny;
+  deeper.depth = 14;
+  const Graph large = builtin_models().build(deeper);
+  const Parameters a(small, at::kDouble, 1), b(large, at::kDouble, 1), c(small, at::kDouble, 2), d(small, at::kFloat, 1);
+  EXPECT_TRUE(at::equal(a.at("layer1.0.conv1.weight").value, b.at("layer1.0.conv1.weight").value));
+  EXPECT_FALSE(at::equal(a.at("layer1.0.conv1.weight").value, c.at("layer1.0.conv1.weight").value));
+  EXPECT_FALSE(at::equal(a.at("layer1.0.conv1.weight").value, a.at("layer1.0.conv2.weight").value));
+  EXPECT_TRUE(at::equal(a.at("fc.weight").value.to(at::kFloat), d.at("fc.weight").value));
+}
+
+TEST(Parameters, AreViewsOfOneBuffer) {
+  const Graph graph = builtin_models().build(tiny);
+  const Parameters p(graph, at::kDouble, 1);
+  double sum = 0;
+  for (const auto& parameter : p.all())
+    if (parameter.gradient.defined()) sum += parameter.value.sum().item<double>();
+  EXPECT_NEAR(p.flat_values().sum().item<double>(), sum, 1e-9);
+  p.flat_values().fill_(2);
+  EXPECT_EQ(p.at("conv1.weight").value.min().item<double>(), 2);
+}
+
+TEST(Trainer, TheLossFalls) {
+  const Graph graph = builtin_models().build(tiny);
+  Trainer trainer(graph, make_plan(graph, {.batch_size = 16}), {.steps = 40, .optimizer = {.lr = 0.05}}, images());
+  const double first = trainer.step().loss;
+  double last = first;
+  for (int i = 0; i < 39; ++i) last = trainer.step().loss;
+  EXPECT_LT(last, 0.5 * first);
+}
+
+TEST(Trainer, ARunRepeatsItselfToTheBit) {
+  const Graph graph = builtin_models().build(tiny);
+  std::vector<at::Tensor> results;
+  for (const int workers : {0, 1, 3}) {
+    Trainer trainer(graph, make_plan(graph, {.batch_size = 8, .parts = 2}), {.steps = 3, .loader_workers = workers},
+                    images());
+    for (int i = 0; i < 3; ++i) trainer.step();
+    results.push_back(trainer.parameters().flat_values().clone());
+  }
+  EXPECT_TRUE(at::equal(results[0], results[1]));
+  EXPECT_TRUE(at::equal(results[0], results[2]));
+}
+
+TEST(Trainer, ALossThatIsNotANumberStopsBeforeTheStepAndNamesIt) {
+  const Graph graph = builtin_models().build(tiny);
+  Trainer trainer(graph, make_plan(graph, {.batch_size = 8}), {.steps = 3}, images());
+  trainer.step();
+  trainer.parameters().at("conv1.weight").value.fill_(std::nan(""));
+  const auto before = trainer.parameters().at("fc.weight").value.clone();
+  try {
+    trainer.step();
+    FAIL() << "training went on";
+  } catch (const NumericError& error) {
+    EXPECT_NE(std::string(error.what()).find("step 2"), std::string::npos) << error.what();
+    EXPECT_EQ(error.code(), ExitCode::numeric);
+  }
+  EXPECT_TRUE(at::equal(trainer.parameters().at("fc.weight").value, before));
+}
+
+TEST(Trainer, FreesEverythingOfAStep) {
+  install_cpu_allocator();
+  const Graph graph = builtin_models().build(tiny);
+  const auto account = std::make_shared<MemoryAccount>();
+  const MemoryScope scope(account);
+  Trainer trainer(graph, make_plan(graph, {.batch_size = 8}), {.steps = 4, .loader_workers = 0}, images());
+  trainer.step();
+  trainer.step();
+  const auto after_two = account->live_bytes();
+  trainer.step();
+  EXPECT_EQ(account->live_bytes(), after_two);
+}
+
+TEST(Trainer, RecomputingTakesLessMemory) {
+  install_cpu_allocator();
+  const Graph graph = builtin_models().build({.name = "resnet_v2", .image = {3, 32, 32}, .classes = 3, .depth = 20});
+  const auto peak = [&](Recompute recompute) {
+    const auto account = std::make_shared<MemoryAccount>();
+    const MemoryScope scope(account);
+    const auto source = std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 3, .size = 16});
+    Trainer trainer(graph, make_plan(graph, {.batch_size = 8}), {.steps = 1, .recompute = recompute, .loader_workers = 0},
+                    source);
+    trainer.step();
+    return static_cast<double>(account->peak_bytes());
+  };
+  EXPECT_LT(peak(Recompute::norm), 0.7 * peak(Recompute::none));
+}
+
+}  // namespace
+}  // namespace tessera
