@@ -43,7 +43,7 @@ TEST(Cost, ALinearLayerIsAMatrixProduct) {
   Graph g;
   const Value y = g.linear(g.input({20, 1, 1}), {.out = 10}, "fc");
   const double flops = 2.0 * 3 * 20 * 10;
-  expect_cost(g.cost(g.node(y), 3), {flops, flops, flops, 3 * 20 + 3 * 10 + 20 * 10, 60});
+  expect_cost(g.cost(g.node(y), 3), {flops, flops, flops, 3 * 20 + 3 * 10 + 20 * 10 + 10, 60});
 }
 
 TEST(Cost, AMaxPoolKeepsAByteAndAnAveragePoolNothing) {
