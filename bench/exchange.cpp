@@ -25,6 +25,7 @@
 #include "tessera/comm/exchange.h"
 #include "tessera/comm/mpi_communicator.h"
 #include "tessera/comm/thread_communicator.h"
+#include "tessera/runtime/memory.h"
 
 using namespace tessera;
 
@@ -202,6 +203,7 @@ Options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  install_cpu_allocator();  // as the program does: a column of a large tile touches a page a row, so large pages matter
   if (MpiSession::started_by_launcher()) {
     const MpiSession session;
     run_mpi_ranks(session, [&](Communicator& c) { run(c, true, parse(argc, argv)); });

@@ -74,7 +74,9 @@ std::vector<std::string> flags_from_file(const CLI::App& command, const std::str
   for (const auto& item : CLI::ConfigTOML().from_config(in)) {
     const std::string name = "--" + item.name;
     const CLI::Option* option = command.get_option_no_throw(name);
-    require(option != nullptr && item.parents.empty(), "--config ", file, ": there is no flag '", item.fullname(), "'");
+    require(item.parents.empty(), "--config ", file, ": section [", item.parents.empty() ? "" : item.parents[0],
+            "] is not used; write lines of name = value only");
+    require(option != nullptr, "--config ", file, ": there is no flag '", item.name, "'");
     if (option->count() > 0) continue;
     std::string value;
     for (const auto& part : item.inputs) value += (value.empty() ? "" : ",") + part;

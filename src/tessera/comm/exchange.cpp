@@ -31,6 +31,14 @@ bool same_memory(const Region& a, const Region& b) { return a.data == b.data && 
 }  // namespace
 
 void Movement::finish() {
+  // Messages help each other along: looking at all of them lets sends complete, and early arrivals be unpacked, while
+  // the others are on their way. Whoever is still missing then is waited for, with a time-out.
+  constexpr int looks = 64;
+  for (int look = 0, missing = 1; look < looks && missing > 0; ++look) {
+    missing = 0;
+    for (Pending& send : sends_) missing += send.test() ? 0 : 1;
+    for (Arrival& arrival : arrivals_) missing += arrival.pending.test() ? 0 : 1;
+  }
   for (Arrival& arrival : arrivals_) {
     arrival.pending.wait();
     add_region(arrival.target, arrival.staged);

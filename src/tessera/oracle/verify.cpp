@@ -11,12 +11,22 @@
 namespace tessera {
 namespace {
 
-double relative(const at::Tensor& ours, const at::Tensor& theirs) {
+// ‖ours - theirs‖ / ‖theirs‖, or over `floor` if that is larger.
+double relative(const at::Tensor& ours, const at::Tensor& theirs, double floor = 0) {
   const at::Tensor a = ours.to(at::kDouble), b = theirs.to(at::kDouble);
   const double difference = (a - b).norm().item<double>(), scale = b.norm().item<double>();
   if (!std::isfinite(difference) || !std::isfinite(scale)) return std::numeric_limits<double>::infinity();
-  // A parameter whose true gradient is zero (a bias before a norm, say) is compared absolutely.
-  return scale > 1e-14 ? difference / scale : difference;
+  const double divisor = std::max(scale, floor);
+  return divisor > 0 ? difference / divisor : difference;
+}
+
+// Some gradients are zero but for rounding (that of a bias before a norm, say). What is far below the largest gradient
+// is compared on this share of it: still near the last digits of what it was summed from.
+double gradient_floor(const Parameters& parameters, const AutogradOracle& oracle, at::ScalarType dtype) {
+  double largest = 0;
+  for (const auto& p : parameters.all())
+    if (p.gradient.defined()) largest = std::max(largest, oracle.gradient(p.name).norm().item<double>());
+  return largest * (dtype == at::kDouble ? 1e-4 : 1e-2);
 }
 
 class Collector {
@@ -55,9 +65,10 @@ Verification verify_against_autograd(const Graph& graph, const Plan& plan, const
     const double expected = oracle.step(batch.images, batch.labels, plan.micros);
     const double loss = trainer.step().loss;
     collector.add("loss", step, std::abs(loss - expected) / std::max(std::abs(expected), 1e-300));
+    const double floor = gradient_floor(trainer.parameters(), oracle, options.dtype);
     for (const auto& p : trainer.parameters().all()) {
       if (p.gradient.defined())
-        collector.add("gradient " + p.name, step, relative(p.gradient, oracle.gradient(p.name)));
+        collector.add("gradient " + p.name, step, relative(p.gradient, oracle.gradient(p.name), floor));
       collector.add((p.gradient.defined() ? "parameter " : "statistic ") + p.name, step,
                     relative(p.value, oracle.value(p.name)));
     }
