@@ -17,7 +17,7 @@ TEST_JOBS ?= 2
 CLANG_TIDY ?= clang-tidy
 TIDY_SOURCES ?= $(foreach room,base geometry graph models plan schedule,src/tessera/$(room)/*.cpp)
 
-DEMO_FLAGS ?= --model resnet_v1 --depth 20 --image-size 64 --batch-size 16 --num-classes 10 --steps 60 --lr 0.05
+DEMO_FLAGS ?= --model resnet_v1 --depth 20 --image-size 64 --batch-size 16 --num-classes 10 --steps 60 --lr 0.01
 
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp')
 

@@ -5,10 +5,10 @@
 //     bench_exchange ...                                          the same exchange among 4 threads, alone
 //
 // Each exchange is checked first. The two are timed in turn, round by round, because the machine may have fewer cores
-// than ranks and other work. A round is a barrier and then 20 exchanges in a row, as neighbours in training run: nothing
-// but the messages keeps them together. Its time is that of the slowest rank; the table has the median round, by 20, and
-// the tenth percentile, which other work on the machine disturbs less.
-// GB/s is the bytes that all ranks send by the time of the exchange.
+// than ranks and other work. A round is a barrier and then 20 exchanges in a row, as neighbours in training run:
+// nothing but the messages keeps them together. Its time is that of the slowest rank; the table has the median round,
+// by 20, and the tenth percentile, which other work on the machine disturbs less. GB/s is the bytes that all ranks send
+// by the time of the exchange.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -102,9 +102,11 @@ class BareLoop {
   void operator()() {
     std::size_t next = 0;
     for (const auto& m : messages_)
-      MPI_Irecv(m.in.data_ptr(), static_cast<int>(m.in.numel()), MPI_FLOAT, m.peer, 0, MPI_COMM_WORLD, &requests_[next++]);
+      MPI_Irecv(m.in.data_ptr(), static_cast<int>(m.in.numel()), MPI_FLOAT, m.peer, 0, MPI_COMM_WORLD,
+                &requests_[next++]);
     for (const auto& m : messages_)
-      MPI_Isend(m.out.data_ptr(), static_cast<int>(m.out.numel()), MPI_FLOAT, m.peer, 0, MPI_COMM_WORLD, &requests_[next++]);
+      MPI_Isend(m.out.data_ptr(), static_cast<int>(m.out.numel()), MPI_FLOAT, m.peer, 0, MPI_COMM_WORLD,
+                &requests_[next++]);
     MPI_Waitall(static_cast<int>(next), requests_.data(), MPI_STATUSES_IGNORE);
   }
 
@@ -152,8 +154,8 @@ void run(Communicator& communicator, bool under_mpi, const Options& options) {
       BareLoop bare(boxes, communicator.rank().value, channels);
       std::vector<double> exchange_times, bare_times;
       for (int round = 0; round < options.rounds; ++round) {
-        exchange_times.push_back(time_of(
-            communicator, [&] { exchange.start(communicator, tile.inside, tile.buffer, Tag{0}).finish(); }));
+        exchange_times.push_back(
+            time_of(communicator, [&] { exchange.start(communicator, tile.inside, tile.buffer, Tag{0}).finish(); }));
         if (under_mpi) bare_times.push_back(time_of(communicator, bare));
       }
       std::sort(exchange_times.begin(), exchange_times.end());
@@ -162,11 +164,18 @@ void run(Communicator& communicator, bool under_mpi, const Options& options) {
       const std::int64_t bytes = exchange.bytes_sent(channels, sizeof(float));
       const double gigabytes_per_second = static_cast<double>(ranks * bytes) / exchange_us / 1e3;
       const double exchange_quiet_us = quantile(exchange_times, 0.1);
-      std::vector<std::string> cells{fmt::format("{}", channels), fmt::format("{}", width), fmt::format("{}", bytes),
-                                     fmt::format("{:.2f}", gigabytes_per_second), fmt::format("{:.1f}", exchange_quiet_us),
+      std::vector<std::string> cells{fmt::format("{}", channels),
+                                     fmt::format("{}", width),
+                                     fmt::format("{}", bytes),
+                                     fmt::format("{:.2f}", gigabytes_per_second),
+                                     fmt::format("{:.1f}", exchange_quiet_us),
                                      fmt::format("{:.1f}", exchange_us)};
-      rows.push_back({{"channels", channels}, {"width", width}, {"bytes_per_rank", bytes}, {"exchange_us", exchange_us},
-                      {"exchange_tenth_us", exchange_quiet_us}, {"gigabytes_per_second", gigabytes_per_second}});
+      rows.push_back({{"channels", channels},
+                      {"width", width},
+                      {"bytes_per_rank", bytes},
+                      {"exchange_us", exchange_us},
+                      {"exchange_tenth_us", exchange_quiet_us},
+                      {"gigabytes_per_second", gigabytes_per_second}});
       if (under_mpi) {
         const double bare_us = quantile(bare_times, 0.5), bare_quiet_us = quantile(bare_times, 0.1);
         for (const double cell : {bare_quiet_us, bare_us}) cells.push_back(fmt::format("{:.1f}", cell));
@@ -179,12 +188,15 @@ void run(Communicator& communicator, bool under_mpi, const Options& options) {
   if (communicator.rank() != Rank{0}) return;
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  fmt::print("{} ranks as {} on {}, {} rounds\n{}", ranks, under_mpi ? "MPI processes" : "threads", host, options.rounds,
-             table.str());
+  fmt::print("{} ranks as {} on {}, {} rounds\n{}", ranks, under_mpi ? "MPI processes" : "threads", host,
+             options.rounds, table.str());
   if (options.json.empty()) return;
-  std::ofstream(options.json) << nlohmann::json{{"benchmark", "exchange"}, {"ranks", ranks},
-                                                {"ranks_as", under_mpi ? "processes" : "threads"}, {"host", host},
-                                                {"rounds", options.rounds}, {"rows", rows}}
+  std::ofstream(options.json) << nlohmann::json{{"benchmark", "exchange"},
+                                                {"ranks", ranks},
+                                                {"ranks_as", under_mpi ? "processes" : "threads"},
+                                                {"host", host},
+                                                {"rounds", options.rounds},
+                                                {"rows", rows}}
                                      .dump(2)
                               << '\n';
 }
@@ -193,7 +205,8 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
-    require((flag == "--json" || flag == "--rounds") && i + 1 < argc, "usage: ", argv[0], " [--json FILE] [--rounds N]");
+    require((flag == "--json" || flag == "--rounds") && i + 1 < argc, "usage: ", argv[0],
+            " [--json FILE] [--rounds N]");
     if (flag == "--json") options.json = argv[i + 1];
     if (flag == "--rounds") options.rounds = std::stoi(argv[i + 1]);
   }

@@ -1,9 +1,9 @@
-// Sequential training: Tessera beside torch's autograd (torch::nn modules, torch::optim), on the same network, batch and
-// optimizer, in one run. Torch runs with its own memory management, in its default layout and in channels-last.
+// Sequential training: Tessera beside torch's autograd (torch::nn modules, torch::optim), on the same network, batch
+// and optimizer, in one run. Torch runs with its own memory management, in its default layout and in channels-last.
 //
 // Each contender is a process of its own: in one process the others' live memory would keep the C library from giving
-// pages back, and torch would look faster than it is. Their steps take turns, so that a noisy machine is noisy for all of
-// them; the figure is the median.
+// pages back, and torch would look faster than it is. Their steps take turns, so that a noisy machine is noisy for all
+// of them; the figure is the median.
 #include <ATen/Parallel.h>
 #include <fmt/core.h>
 #include <sys/wait.h>

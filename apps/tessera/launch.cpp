@@ -10,9 +10,7 @@ Launch::Launch() {
   world_ = mpi_world();
 }
 
-std::optional<int> Launch::ranks_started() const {
-  return world_ ? std::optional<int>(world_->size()) : std::nullopt;
-}
+std::optional<int> Launch::ranks_started() const { return world_ ? std::optional<int>(world_->size()) : std::nullopt; }
 
 void Launch::run(int ranks, const std::function<void(Communicator&)>& body) const {
   if (session_)

@@ -17,8 +17,8 @@ Shape parse_image_size(const std::string& text) {
   const auto number = [&](std::string_view part) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    require(error == std::errc() && end == part.data() + part.size() && value > 0 && value <= 1'000'000, "--image-size ",
-            text, " is neither a size like 512 nor height x width like 300x170");
+    require(error == std::errc() && end == part.data() + part.size() && value > 0 && value <= 1'000'000,
+            "--image-size ", text, " is neither a size like 512 nor height x width like 300x170");
     return value;
   };
   const auto cross = text.find('x');
@@ -41,8 +41,8 @@ std::shared_ptr<const ImageSource> open_images(const Options& o) {
                                                               .width = image.width,
                                                               .size = o.synthetic_images,
                                                               .seed = o.train.seed});
-  require(app != "medical", "--app medical reads image files, which this version cannot do yet; use --app synthetic or ",
-          "--app cifar");
+  require(app != "medical",
+          "--app medical reads image files, which this version cannot do yet; use --app synthetic or ", "--app cifar");
   require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
   require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
           "; use --image-size 32");
@@ -86,7 +86,9 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18)")->group(group);
   command.add_option("--num-filters", o.model.num_filters, "amoebanet: a multiple of 8 (416)")->group(group);
   command.add_option("--num-classes", o.model.classes, "classes")->capture_default_str()->group(group);
-  command.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str()->group(group);
+  command.add_option("--image-size", o.image_size, "512, or height x width: 300x170")
+      ->capture_default_str()
+      ->group(group);
 
   group = "Data";
   command.add_option("--app", o.app, "medical, cifar or synthetic (or 1, 2, 3)")->capture_default_str()->group(group);
@@ -142,7 +144,8 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command.add_option("--split-size", plan.split_size, "stages")->group(group);
   command.add_option("--balance", plan.balance, "cells of each stage: 5,7,6")->group(group);
-  command.add_option("--num-spatial-parts", plan.num_spatial_parts, "tiles of each spatial stage: 4 or 4,2")->group(group);
+  command.add_option("--num-spatial-parts", plan.num_spatial_parts, "tiles of each spatial stage: 4 or 4,2")
+      ->group(group);
   command.add_option("--spatial-size", plan.spatial_size, "how many of the first stages are spatial")->group(group);
   command.add_option("--slice-method", plan.slice_method, "square, vertical or horizontal tiles")
       ->check(CLI::IsMember({"square", "vertical", "horizontal"}))
@@ -153,7 +156,10 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--times", plan.times, "bidirectional: 1 is 2 replications of the batch, 2 is 4")->group(group);
 
   group = "Machine";
-  command.add_option("--device", o.device, "")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str()->group(group);
+  command.add_option("--device", o.device, "")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--threads", o.threads, "threads of each rank; all cores shared out by default")->group(group);
   command.add_option("--recompute", o.recompute, "what backward makes again to save memory: norm, none")
       ->check(CLI::IsMember({"none", "norm"}))

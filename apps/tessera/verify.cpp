@@ -28,8 +28,8 @@ void run_verify(Options& options, const ModelRegistry& models, const Launch& lau
     for (std::size_t i = 0; i < std::min<std::size_t>(10, result.worst.size()); ++i)
       table.row({result.worst[i].what, std::to_string(result.worst[i].step + 1),
                  fmt::format("{:.2e}", result.worst[i].relative)});
-    fmt::print("{} in {}, {} steps against torch's autograd, {} tensors compared\n{}", options.model.name, options.dtype,
-               job.steps, result.compared, table.str());
+    fmt::print("{} in {}, {} steps against torch's autograd, {} tensors compared\n{}", options.model.name,
+               options.dtype, job.steps, result.compared, table.str());
     fmt::print("{}: the largest is {:.2e}, the tolerance {:.0e}\n", passed ? "equal" : "NOT EQUAL", result.largest(),
                tolerance);
     std::fflush(stdout);

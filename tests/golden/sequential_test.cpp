@@ -73,8 +73,8 @@ TEST(Sequential, ResnetV2EqualsTorch) {
 }
 
 TEST(Sequential, AmoebanetEqualsTorch) {
-  expect_equal_to(oracle_amoebanet(3, 32, 7), {.name = "amoebanet", .image = {3, 131, 114}, .classes = 7,
-                                               .num_layers = 3, .num_filters = 32});
+  expect_equal_to(oracle_amoebanet(3, 32, 7),
+                  {.name = "amoebanet", .image = {3, 131, 114}, .classes = 7, .num_layers = 3, .num_filters = 32});
 }
 
 // A row of the table: flags that must not change what is computed, or change it as torch does.
@@ -106,26 +106,27 @@ TEST_P(Table, EqualsAutograd) {
 
 const ModelOptions small_v1{.name = "resnet_v1", .image = {3, 21, 18}, .classes = 5, .depth = 14};
 const ModelOptions small_v2{.name = "resnet_v2", .image = {3, 25, 19}, .classes = 5, .depth = 11};
-const ModelOptions small_amoeba{.name = "amoebanet", .image = {3, 97, 130}, .classes = 5, .num_layers = 3,
-                                .num_filters = 16};
+const ModelOptions small_amoeba{
+    .name = "amoebanet", .image = {3, 97, 130}, .classes = 5, .num_layers = 3, .num_filters = 16};
 
 INSTANTIATE_TEST_SUITE_P(
     Sequential, Table,
-    testing::Values(Row{.name = "micros2", .model = small_v1, .plan = {.batch_size = 6, .parts = 2}},
-                    Row{.name = "micros4", .model = small_v2, .plan = {.batch_size = 8, .parts = 4}},
-                    Row{.name = "amoebanet_micros", .model = small_amoeba, .plan = {.batch_size = 4, .parts = 2}},
-                    Row{.name = "nothing_recomputed_v1", .model = small_v1, .recompute = Recompute::none},
-                    Row{.name = "nothing_recomputed_v2", .model = small_v2, .recompute = Recompute::none},
-                    Row{.name = "nothing_recomputed_amoebanet", .model = small_amoeba, .recompute = Recompute::none},
-                    Row{.name = "long_chain", .model = {.name = "resnet_v1", .image = {3, 12, 12}, .classes = 5, .depth = 50}},
-                    Row{.name = "adam", .model = small_v1, .optimizer = {.name = "adam", .lr = 1e-3, .weight_decay = 0.01}},
-                    Row{.name = "adamw", .model = small_v1, .optimizer = {.name = "adamw", .lr = 1e-3, .weight_decay = 0.1}},
-                    Row{.name = "plain_sgd", .model = small_v1, .optimizer = {.lr = 0.05, .momentum = 0}},
-                    Row{.name = "clipped", .model = small_v1, .optimizer = {.lr = 0.01, .clip_norm = 0.1}},
-                    Row{.name = "warm_up_and_cosine", .model = small_v2, .rate = {.schedule = "cosine", .warmup_steps = 1}},
-                    Row{.name = "step_schedule", .model = small_v2, .rate = {.schedule = "step", .step_every = 1}},
-                    Row{.name = "batch_of_one", .model = small_v1, .plan = {.batch_size = 1}},
-                    Row{.name = "resnet34", .model = {.name = "resnet34", .image = {3, 64, 75}, .classes = 5}}),
+    testing::Values(
+        Row{.name = "micros2", .model = small_v1, .plan = {.batch_size = 6, .parts = 2}},
+        Row{.name = "micros4", .model = small_v2, .plan = {.batch_size = 8, .parts = 4}},
+        Row{.name = "amoebanet_micros", .model = small_amoeba, .plan = {.batch_size = 4, .parts = 2}},
+        Row{.name = "nothing_recomputed_v1", .model = small_v1, .recompute = Recompute::none},
+        Row{.name = "nothing_recomputed_v2", .model = small_v2, .recompute = Recompute::none},
+        Row{.name = "nothing_recomputed_amoebanet", .model = small_amoeba, .recompute = Recompute::none},
+        Row{.name = "long_chain", .model = {.name = "resnet_v1", .image = {3, 12, 12}, .classes = 5, .depth = 50}},
+        Row{.name = "adam", .model = small_v1, .optimizer = {.name = "adam", .lr = 1e-3, .weight_decay = 0.01}},
+        Row{.name = "adamw", .model = small_v1, .optimizer = {.name = "adamw", .lr = 1e-3, .weight_decay = 0.1}},
+        Row{.name = "plain_sgd", .model = small_v1, .optimizer = {.lr = 0.05, .momentum = 0}},
+        Row{.name = "clipped", .model = small_v1, .optimizer = {.lr = 0.01, .clip_norm = 0.1}},
+        Row{.name = "warm_up_and_cosine", .model = small_v2, .rate = {.schedule = "cosine", .warmup_steps = 1}},
+        Row{.name = "step_schedule", .model = small_v2, .rate = {.schedule = "step", .step_every = 1}},
+        Row{.name = "batch_of_one", .model = small_v1, .plan = {.batch_size = 1}},
+        Row{.name = "resnet34", .model = {.name = "resnet34", .image = {3, 64, 75}, .classes = 5}}),
     [](const auto& row) { return row.param.name; });
 
 }  // namespace

@@ -69,8 +69,8 @@ class Pending {
 /// The ranks of a group. Each rank has its own Communicator object, used by one thread at a time.
 ///
 /// Point to point: a message goes to the oldest receive of the same sender and tag; both ends must agree on dtype and
-/// number of elements. Tensors may be strided and may be empty. From the call until wait() returns, the tensor of a send
-/// must not be written, and that of a receive neither read nor written.
+/// number of elements. Tensors may be strided and may be empty. From the call until wait() returns, the tensor of a
+/// send must not be written, and that of a receive neither read nor written.
 ///
 /// Collectives are called by all ranks of the group in the same order, with the same dtype and number of elements, and
 /// every rank must come to wait() for its own.

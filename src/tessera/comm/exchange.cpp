@@ -22,7 +22,8 @@ Region covering(const char* what, const at::Tensor& tensor, const Box& box) {
   if (box.empty()) return {};
   ensure(tensor.defined() && tensor.dim() == 4 && tensor.size(0) == box.batch().size() &&
              tensor.size(2) == box.height().size() && tensor.size(3) == box.width().size(),
-         what, " does not cover its box ", box, ": its sizes are ", tensor.defined() ? tensor.sizes() : at::IntArrayRef{});
+         what, " does not cover its box ", box, ": its sizes are ",
+         tensor.defined() ? tensor.sizes() : at::IntArrayRef{});
   return region_of(tensor);
 }
 
@@ -50,8 +51,8 @@ void Movement::finish() {
 
 Exchange::Exchange(const Partition& have, const std::vector<Box>& need, Rank me) {
   const auto ranks = static_cast<int>(have.boxes.size());
-  ensure(need.size() == have.boxes.size() && 0 <= me.value && me.value < ranks, "an exchange of ", ranks,
-         " owned and ", need.size(), " needed boxes on ", me);
+  ensure(need.size() == have.boxes.size() && 0 <= me.value && me.value < ranks, "an exchange of ", ranks, " owned and ",
+         need.size(), " needed boxes on ", me);
   const auto at = [](const std::vector<Box>& boxes, int rank) { return boxes[static_cast<std::size_t>(rank)]; };
   have_ = at(have.boxes, me.value);
   need_ = at(need, me.value);

@@ -39,9 +39,9 @@ class Movement {
 /// A tensor of a box is batch × channels × height × width (depth is 1), of any strides; channels-last ones are fast.
 /// It may be a view into a larger one, and undefined where the box is empty.
 ///
-/// A linear map: what a needed box shares with the owned ones is copied; what nobody owns (outside the image) is left as
-/// it is, so that padding stays the caller's. The transpose is exact. Immutable; any number of movements may be under
-/// way at once, with tags of their own or started in the same order on all ranks.
+/// A linear map: what a needed box shares with the owned ones is copied; what nobody owns (outside the image) is left
+/// as it is, so that padding stays the caller's. The transpose is exact. Immutable; any number of movements may be
+/// under way at once, with tags of their own or started in the same order on all ranks.
 class Exchange {
  public:
   /// have and need have one box for each rank of the communicator; a box may be empty.
@@ -53,10 +53,11 @@ class Exchange {
   [[nodiscard]] Movement start(Communicator& communicator, const at::Tensor& source, const at::Tensor& destination,
                                Tag tag) const;
 
-  /// gradient_of_have += transpose(E) gradient_of_need: each rank's share of need[me] goes back to its owner and is added
-  /// there, first what stays on this rank (in this call), then by peers in the order of their ranks (in finish()). The
-  /// caller sets gradient_of_have to zero beforehand if nothing else was gathered in it. Where gradient_of_need holds
-  /// gradient_of_have, the part that stays on this rank is already in its place and is not added again.
+  /// gradient_of_have += transpose(E) gradient_of_need: each rank's share of need[me] goes back to its owner and is
+  /// added there, first what stays on this rank (in this call), then by peers in the order of their ranks (in
+  /// finish()). The caller sets gradient_of_have to zero beforehand if nothing else was gathered in it. Where
+  /// gradient_of_need holds gradient_of_have, the part that stays on this rank is already in its place and is not added
+  /// again.
   [[nodiscard]] Movement start_transpose(Communicator& communicator, const at::Tensor& gradient_of_need,
                                          const at::Tensor& gradient_of_have, Tag tag) const;
 
@@ -70,7 +71,7 @@ class Exchange {
     Box box;
   };
   Box have_, need_;
-  Box stays_;                     ///< what this rank both owns and needs
+  Box stays_;                            ///< what this rank both owns and needs
   std::vector<Strip> sends_, receives_;  ///< by rank of the peer
 };
 

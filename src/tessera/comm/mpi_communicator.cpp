@@ -18,8 +18,9 @@ void check(int code, const char* call) {
   throw Error(concat(call, ": ", std::string(text, static_cast<std::size_t>(length))));
 }
 
-/// Ranks may outnumber cores. A test that finds nothing yields inside MPI where mpirun saw that, so yielding here as well
-/// is for the other libraries, and seldom. A wait of milliseconds is a wait for computation: sleeping leaves it the core.
+/// Ranks may outnumber cores. A test that finds nothing yields inside MPI where mpirun saw that, so yielding here as
+/// well is for the other libraries, and seldom. A wait of milliseconds is a wait for computation: sleeping leaves it
+/// the core.
 class Patience {
  public:
   explicit Patience(std::chrono::duration<double> timeout) : start_(Clock::now()), timeout_(timeout) {}
@@ -97,8 +98,8 @@ class MpiRequest final : public Request {
 
  private:
   std::string describe() const {
-    std::string text = concat(operation_.name, " of ", wire_.region().bytes(), " bytes on ", communicator_.rank(), " of ",
-                              communicator_.name());
+    std::string text = concat(operation_.name, " of ", wire_.region().bytes(), " bytes on ", communicator_.rank(),
+                              " of ", communicator_.name());
     if (operation_.sends) text += concat(" to ", operation_.peer, ", ", operation_.tag);
     if (operation_.receives) text += concat(" from ", operation_.peer, ", ", operation_.tag);
     return text;
@@ -114,11 +115,16 @@ class MpiRequest final : public Request {
 
 MPI_Datatype mpi_type(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kFloat: return MPI_FLOAT;
-    case at::kDouble: return MPI_DOUBLE;
-    case at::kLong: return MPI_INT64_T;
-    case at::kByte: return MPI_UINT8_T;
-    default: throw Error(concat("all_reduce cannot combine elements of dtype ", dtype));
+    case at::kFloat:
+      return MPI_FLOAT;
+    case at::kDouble:
+      return MPI_DOUBLE;
+    case at::kLong:
+      return MPI_INT64_T;
+    case at::kByte:
+      return MPI_UINT8_T;
+    default:
+      throw Error(concat("all_reduce cannot combine elements of dtype ", dtype));
   }
 }
 
@@ -153,7 +159,8 @@ class MpiCommunicator final : public Communicator {
     const MPI_Datatype type = mpi_type(wire.region().dtype);
     const auto unit = static_cast<int>(wire.region().element_bytes());
     return start({"all_reduce"}, std::move(wire), [&](std::byte* data, int bytes, MPI_Request* request) {
-      check(MPI_Iallreduce(MPI_IN_PLACE, data, bytes / unit, type, op == Reduce::sum ? MPI_SUM : MPI_MAX, handle_, request),
+      check(MPI_Iallreduce(MPI_IN_PLACE, data, bytes / unit, type, op == Reduce::sum ? MPI_SUM : MPI_MAX, handle_,
+                           request),
             "MPI_Iallreduce");
     });
   }
@@ -166,8 +173,9 @@ class MpiCommunicator final : public Communicator {
   }
   Pending all_gather(const at::Tensor& mine, at::Tensor into) override {
     const Region in = region_of(mine), out = region_of(into.flatten());
-    ensure(into.is_contiguous() && out.bytes() == in.bytes() * size(), "all_gather of ", in.bytes(), " bytes a rank from ",
-           size(), " ranks into ", out.bytes(), " bytes, or into a tensor that is not contiguous");
+    ensure(into.is_contiguous() && out.bytes() == in.bytes() * size(), "all_gather of ", in.bytes(),
+           " bytes a rank from ", size(), " ranks into ", out.bytes(),
+           " bytes, or into a tensor that is not contiguous");
     Wire wire(buffers(), out);
     const Region all = wire.region();
     copy_region(all.slice(rank().value * in.count(), in.count()), in);

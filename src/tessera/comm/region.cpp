@@ -32,7 +32,8 @@ Walk walk_of(const Region& to, const Region& from) {
     };
     if (depth == 0 && continues(walk.run, unit, unit)) {
       walk.run *= loop.size;
-    } else if (depth > 0 && continues(walk.loops[depth - 1].size, walk.loops[depth - 1].to, walk.loops[depth - 1].from)) {
+    } else if (depth > 0 &&
+               continues(walk.loops[depth - 1].size, walk.loops[depth - 1].to, walk.loops[depth - 1].from)) {
       walk.loops[depth - 1].size *= loop.size;
     } else {
       walk.loops[depth++] = loop;
@@ -51,8 +52,8 @@ void for_each_row(const Walk& walk, std::byte* to, const std::byte* from, const 
         kernel(to + i * c.to + j * b.to + k * a.to, from + i * c.from + j * b.from + k * a.from);
 }
 
-/// Runs that lie far apart, as the rows of a column strip do, defy the hardware's prefetcher: each would wait for memory.
-/// So they are asked for a few rows ahead.
+/// Runs that lie far apart, as the rows of a column strip do, defy the hardware's prefetcher: each would wait for
+/// memory. So they are asked for a few rows ahead.
 constexpr std::int64_t rows_ahead = 12;
 inline void ask_for(std::byte* to, const std::byte* from, const Walk::Loop& row, std::size_t bytes) {
   constexpr std::size_t line = 64;
@@ -77,14 +78,22 @@ void copy_short_runs(const Walk& walk, std::byte* to, const std::byte* from) {
 void copy_on_host(const Walk& walk, std::byte* to, const std::byte* from, std::int64_t element_bytes) {
   const auto bytes = static_cast<std::size_t>(walk.run * element_bytes);
   switch (bytes) {
-    case 1: return copy_short_runs<1>(walk, to, from);
-    case 2: return copy_short_runs<2>(walk, to, from);
-    case 4: return copy_short_runs<4>(walk, to, from);
-    case 8: return copy_short_runs<8>(walk, to, from);
-    case 12: return copy_short_runs<12>(walk, to, from);
-    case 16: return copy_short_runs<16>(walk, to, from);
-    case 24: return copy_short_runs<24>(walk, to, from);
-    default: break;
+    case 1:
+      return copy_short_runs<1>(walk, to, from);
+    case 2:
+      return copy_short_runs<2>(walk, to, from);
+    case 4:
+      return copy_short_runs<4>(walk, to, from);
+    case 8:
+      return copy_short_runs<8>(walk, to, from);
+    case 12:
+      return copy_short_runs<12>(walk, to, from);
+    case 16:
+      return copy_short_runs<16>(walk, to, from);
+    case 24:
+      return copy_short_runs<24>(walk, to, from);
+    default:
+      break;
   }
   const Walk::Loop row = walk.loops[0];
   const std::size_t asked = std::min<std::size_t>(bytes, 1024);  // from there on the hardware has noticed
@@ -120,8 +129,8 @@ std::array<std::int64_t, 4> dense_strides(const std::array<std::int64_t, 4>& siz
 /// `region` with the sizes of `like`.
 Region shaped_like(Region region, const Region& like) {
   if (region.sizes == like.sizes) return region;
-  ensure(region.dense() && region.count() == like.count(), "regions of different shapes: ", at::IntArrayRef(region.sizes), " and ",
-         at::IntArrayRef(like.sizes));
+  ensure(region.dense() && region.count() == like.count(),
+         "regions of different shapes: ", at::IntArrayRef(region.sizes), " and ", at::IntArrayRef(like.sizes));
   region.sizes = like.sizes;
   region.strides = dense_strides(like.sizes);
   return region;

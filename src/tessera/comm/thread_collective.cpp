@@ -39,10 +39,14 @@ void reduce_slice(const std::vector<Collective::Post>& posts, Reduce op, std::in
 
 const char* CollectiveCall::name() const {
   switch (kind) {
-    case Kind::all_reduce: return "all_reduce";
-    case Kind::broadcast: return "broadcast";
-    case Kind::all_gather: return "all_gather";
-    case Kind::barrier: return "barrier";
+    case Kind::all_reduce:
+      return "all_reduce";
+    case Kind::broadcast:
+      return "broadcast";
+    case Kind::all_gather:
+      return "all_gather";
+    case Kind::barrier:
+      return "barrier";
   }
   return "collective";
 }
@@ -52,8 +56,10 @@ std::int64_t Collective::count_items() const {
     case CollectiveCall::Kind::all_reduce:
       return (posts.front().in.count() + elements_per_item - 1) / elements_per_item;
     case CollectiveCall::Kind::broadcast:
-    case CollectiveCall::Kind::all_gather: return static_cast<std::int64_t>(posts.size());
-    case CollectiveCall::Kind::barrier: return 0;
+    case CollectiveCall::Kind::all_gather:
+      return static_cast<std::int64_t>(posts.size());
+    case CollectiveCall::Kind::barrier:
+      return 0;
   }
   return 0;
 }
@@ -77,12 +83,18 @@ void Collective::do_item(std::int64_t item) const {
       const Region& first = posts.front().in;
       const std::int64_t begin = item * elements_per_item, end = std::min(begin + elements_per_item, first.count());
       switch (first.dtype) {
-        case at::kFloat: return reduce_slice<float>(posts, call.op, begin, end);
-        case at::kDouble: return reduce_slice<double>(posts, call.op, begin, end);
-        case at::kBFloat16: return reduce_slice<c10::BFloat16>(posts, call.op, begin, end);
-        case at::kLong: return reduce_slice<std::int64_t>(posts, call.op, begin, end);
-        case at::kByte: return reduce_slice<std::uint8_t>(posts, call.op, begin, end);
-        default: throw Error(concat("all_reduce cannot combine elements of dtype ", first.dtype));
+        case at::kFloat:
+          return reduce_slice<float>(posts, call.op, begin, end);
+        case at::kDouble:
+          return reduce_slice<double>(posts, call.op, begin, end);
+        case at::kBFloat16:
+          return reduce_slice<c10::BFloat16>(posts, call.op, begin, end);
+        case at::kLong:
+          return reduce_slice<std::int64_t>(posts, call.op, begin, end);
+        case at::kByte:
+          return reduce_slice<std::uint8_t>(posts, call.op, begin, end);
+        default:
+          throw Error(concat("all_reduce cannot combine elements of dtype ", first.dtype));
       }
     }
     case CollectiveCall::Kind::broadcast: {
@@ -94,7 +106,8 @@ void Collective::do_item(std::int64_t item) const {
         copy_region(at(item).out.slice(rank * at(rank).in.count(), at(rank).in.count()), at(rank).in);
       return;
     }
-    case CollectiveCall::Kind::barrier: return;
+    case CollectiveCall::Kind::barrier:
+      return;
   }
 }
 

@@ -56,7 +56,7 @@ struct Group {
   std::vector<int> world_ranks;
   std::string name;
   std::map<LaneKey, Lane> lanes;
-  std::map<std::int64_t, std::shared_ptr<Collective>> collectives;     ///< by number of the call
+  std::map<std::int64_t, std::shared_ptr<Collective>> collectives;          ///< by number of the call
   std::map<std::pair<std::int64_t, int>, std::shared_ptr<Group>> children;  ///< by number of the split and color
   int joined = 0;
 
@@ -97,7 +97,8 @@ class MessageRequest final : public Request {
   }
   void wait() override {
     std::unique_lock lock(waiter_.group->world->mutex);
-    waiter_.wait(lock, [&] { return message_->state == Message::State::done; }, [&] { return describe(); });
+    waiter_.wait(
+        lock, [&] { return message_->state == Message::State::done; }, [&] { return describe(); });
   }
   bool test() override {
     const std::lock_guard lock(waiter_.group->world->mutex);
@@ -138,9 +139,11 @@ class CollectiveRequest final : public Request {
   void wait() override {
     std::unique_lock lock(waiter_.group->world->mutex);
     const auto describe = [&] { return this->describe(); };
-    waiter_.wait(lock, [&] { return collective_->all_here(); }, describe);
+    waiter_.wait(
+        lock, [&] { return collective_->all_here(); }, describe);
     help(lock);
-    waiter_.wait(lock, [&] { return collective_->done(); }, describe);
+    waiter_.wait(
+        lock, [&] { return collective_->done(); }, describe);
     lock.unlock();
     wire_.unpack();
   }
@@ -196,8 +199,9 @@ class ThreadCommunicator final : public Communicator {
   }
   Pending all_gather(const at::Tensor& mine, at::Tensor into) override {
     const Region in = region_of(mine), out = region_of(into.flatten());
-    ensure(into.is_contiguous() && out.bytes() == in.bytes() * size(), "all_gather of ", in.bytes(), " bytes a rank from ",
-           size(), " ranks into ", out.bytes(), " bytes, or into a tensor that is not contiguous");
+    ensure(into.is_contiguous() && out.bytes() == in.bytes() * size(), "all_gather of ", in.bytes(),
+           " bytes a rank from ", size(), " ranks into ", out.bytes(),
+           " bytes, or into a tensor that is not contiguous");
     return join({CollectiveCall::Kind::all_gather, {}, {}, in.bytes()}, in, out, {});
   }
   void barrier() override { join({}, {}, {}, {}).wait(); }
@@ -212,7 +216,8 @@ class ThreadCommunicator final : public Communicator {
 
     std::vector<std::pair<std::int64_t, int>> members;  // key, rank
     for (int r = 0; r < size(); ++r)
-      if (all.data_ptr<std::int64_t>()[2 * r] == color) members.emplace_back(all.data_ptr<std::int64_t>()[2 * r + 1], r);
+      if (all.data_ptr<std::int64_t>()[2 * r] == color)
+        members.emplace_back(all.data_ptr<std::int64_t>()[2 * r + 1], r);
     std::sort(members.begin(), members.end());
     const auto me = std::find_if(members.begin(), members.end(), [&](auto& m) { return m.second == rank().value; });
 
@@ -220,7 +225,8 @@ class ThreadCommunicator final : public Communicator {
     auto& child = group_->children[{number, color}];
     if (!child) {
       std::vector<int> world_ranks;
-      for (const auto& [member_key, r] : members) world_ranks.push_back(group_->world_ranks[static_cast<std::size_t>(r)]);
+      for (const auto& [member_key, r] : members)
+        world_ranks.push_back(group_->world_ranks[static_cast<std::size_t>(r)]);
       child = std::make_shared<Group>(group_->world, std::move(world_ranks), concat(name(), '/', color));
     }
     const std::shared_ptr<Group> joined = child;
@@ -262,8 +268,9 @@ class ThreadCommunicator final : public Communicator {
     try {
       const Region &to = sends ? other->region : region, &from = sends ? region : other->region;
       ensure(to.bytes() == from.bytes() && (to.dtype == from.dtype || to.bytes() == 0), "rank ",
-             (sends ? rank() : peer).value, " of ", name(), " sends ", from.bytes(), " bytes of ", from.dtype, " to rank ",
-             (sends ? peer : rank()).value, ", which expects ", to.bytes(), " bytes of ", to.dtype, ", ", tag);
+             (sends ? rank() : peer).value, " of ", name(), " sends ", from.bytes(), " bytes of ", from.dtype,
+             " to rank ", (sends ? peer : rank()).value, ", which expects ", to.bytes(), " bytes of ", to.dtype, ", ",
+             tag);
       copy_region(to, from);
     } catch (...) {
       group_->world->fail(std::current_exception());

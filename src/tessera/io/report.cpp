@@ -81,9 +81,7 @@ void write(const std::string& path, const Json& document) {
 
 }  // namespace
 
-BuildInfo build_info() {
-  return {TESSERA_VERSION, TESSERA_COMMIT, TESSERA_COMPILER, TESSERA_SANITIZERS};
-}
+BuildInfo build_info() { return {TESSERA_VERSION, TESSERA_COMMIT, TESSERA_COMPILER, TESSERA_SANITIZERS}; }
 
 Spread spread_of(std::vector<double> values) {
   if (values.empty()) return {};

@@ -44,8 +44,8 @@ Value relu_conv_bn(Graph& g, Value x, const ConvOptions& options, const std::str
   return g.batch_norm(g.conv(g.relu(x), options, name + ".conv"), name + ".bn");
 }
 
-// Halves the resolution with two 1×1 convolutions of stride 2, one of them shifted by a pixel, so that between them they
-// see both diagonals of every 2×2 square.
+// Halves the resolution with two 1×1 convolutions of stride 2, one of them shifted by a pixel, so that between them
+// they see both diagonals of every 2×2 square.
 Value factorized_reduction(Graph& g, Value x, std::int64_t channels, const std::string& name) {
   const Value active = g.relu(x);
   const Value straight = g.conv(active, {.out = channels / 2, .stride = 2}, name + ".conv1");
@@ -76,7 +76,7 @@ Value apply(Graph& g, Value x, std::string_view operation, std::int64_t stride, 
 }
 
 struct States {
-  Value near, far;           // the outputs of the last cell and of the one before it
+  Value near, far;            // the outputs of the last cell and of the one before it
   bool near_reduced = false;  // the last cell halved the resolution, so `far` is twice as large
 };
 
@@ -111,7 +111,8 @@ Graph amoebanet(const ModelOptions& options) {
   const std::int64_t layers = options.num_layers.value_or(18), filters = options.num_filters.value_or(416);
   Problems problems;
   problems.check(layers > 0 && layers % 3 == 0, "--num-layers ", layers,
-                 " is not a positive multiple of 3; use --num-layers ", (std::max<std::int64_t>(layers, 1) + 2) / 3 * 3);
+                 " is not a positive multiple of 3; use --num-layers ",
+                 (std::max<std::int64_t>(layers, 1) + 2) / 3 * 3);
   problems.check(filters >= 8 && filters % 8 == 0, "--num-filters ", filters,
                  " is not a multiple of 8; use --num-filters ", (std::max<std::int64_t>(filters, 1) + 7) / 8 * 8);
   problems.throw_if_any();

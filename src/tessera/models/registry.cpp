@@ -37,12 +37,14 @@ Graph ModelRegistry::build(const ModelOptions& options) const {
 ModelRegistry builtin_models() {
   ModelRegistry registry;
   for (int depth : {18, 34, 50, 101, 152})
-    registry.add(concat("resnet", depth), {"residual network with torchvision's parameter names", {},
+    registry.add(concat("resnet", depth), {"residual network with torchvision's parameter names",
+                                           {},
                                            [depth](const ModelOptions& options) { return resnet(depth, options); }});
   registry.add("resnet_v1", {"full-resolution residual network, --depth 6n+2 (default 110)", {"depth"}, resnet_v1});
   registry.add("resnet_v2", {"its pre-activation form, --depth 9n+2 (default 110)", {"depth"}, resnet_v2});
   registry.add("amoebanet", {"AmoebaNet-D, --num-layers (default 18) and --num-filters (default 416)",
-                             {"num-layers", "num-filters"}, amoebanet});
+                             {"num-layers", "num-filters"},
+                             amoebanet});
   return registry;
 }
 

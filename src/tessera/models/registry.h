@@ -19,13 +19,13 @@ struct ModelOptions {
   std::int64_t classes = 1000;
   std::optional<std::int64_t> depth;        ///< --depth: resnet_v1, resnet_v2
   std::optional<std::int64_t> num_layers;   ///< --num-layers: amoebanet
-  std::optional<std::int64_t> num_filters ;  ///< --num-filters: amoebanet
+  std::optional<std::int64_t> num_filters;  ///< --num-filters: amoebanet
 };
 
 using ModelBuilder = std::function<Graph(const ModelOptions&)>;
 
 struct Model {
-  std::string help;             ///< one line for --help
+  std::string help;               ///< one line for --help
   std::vector<std::string> uses;  ///< which of depth, num-layers, num-filters it takes
   ModelBuilder build;
 };

@@ -18,8 +18,13 @@ struct Layer {
 };
 
 Value conv(Graph& g, Value x, Layer layer, std::string name) {
-  return g.conv(x, {.out = layer.out, .kernel = layer.kernel, .stride = layer.stride, .pad = layer.kernel / 2,
-                    .fan_out_gain = he_gain}, std::move(name));
+  return g.conv(x,
+                {.out = layer.out,
+                 .kernel = layer.kernel,
+                 .stride = layer.stride,
+                 .pad = layer.kernel / 2,
+                 .fan_out_gain = he_gain},
+                std::move(name));
 }
 
 Value conv_bn(Graph& g, Value x, Layer layer, const std::string& conv_name, const std::string& norm_name) {
@@ -45,8 +50,7 @@ Value block(Graph& g, Value x, std::int64_t width, std::int64_t stride, bool bot
     x = conv_bn(g, x, {width, 3}, name + ".conv2", name + ".bn2");
   }
   const bool same = stride == 1 && g.shape(in).channels == out;
-  const Value shortcut =
-      same ? in : conv_bn(g, in, {out, 1, stride}, name + ".downsample.0", name + ".downsample.1");
+  const Value shortcut = same ? in : conv_bn(g, in, {out, 1, stride}, name + ".downsample.0", name + ".downsample.1");
   return g.relu(g.add(x, shortcut));
 }
 

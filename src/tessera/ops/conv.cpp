@@ -14,7 +14,7 @@ namespace {
 
 // How the window meets the input's slab along one axis.
 struct Reach {
-  Interval view;                        // the part of the slab that the convolution reads
+  Interval view;                       // the part of the slab that the convolution reads
   std::int64_t before = 0, after = 0;  // padding around it
 };
 

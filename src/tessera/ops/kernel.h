@@ -45,8 +45,8 @@ struct BackwardArgs {
   std::vector<Slab> gradients;
   /// Which inputs want a gradient.
   std::vector<bool> wanted;
-  /// By input, only where the kernel takes_addend(): what to add to the input's gradient on the way. It may be overwritten
-  /// like the gradients.
+  /// By input, only where the kernel takes_addend(): what to add to the input's gradient on the way. It may be
+  /// overwritten like the gradients.
   std::vector<Slab> addends;
   const PassInfo& pass;
   Saved& saved;

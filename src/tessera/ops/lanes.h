@@ -1,8 +1,8 @@
 // Loops over channels-last memory with one set of coefficients a channel, kept in registers.
 //
 // Memory is seen as periods of `period` adjacent numbers, a multiple of the channels and of the vector length. Number i
-// of every period meets coefficient i, so a loop takes a few vectors' worth of coefficients into registers and runs them
-// down all periods of a block:
+// of every period meets coefficient i, so a loop takes a few vectors' worth of coefficients into registers and runs
+// them down all periods of a block:
 //
 //     period 0   [ v0 v1 v2 v3 | v4 ... ]      coefficients [ v0 v1 v2 v3 | v4 ... ]
 //     period 1   [ v0 v1 v2 v3 | v4 ... ]                      \_________/

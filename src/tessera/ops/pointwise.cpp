@@ -97,9 +97,9 @@ class PointwiseKernel final : public Kernel {
       ++n;
       at::Tensor addend = t < args.addends.size() ? std::move(args.addends[t].data) : at::Tensor();
       // Written over what nobody else has: the addend, or g when this is the last one to read it.
-      const at::Tensor dx = addend.defined() && exclusive(addend)     ? addend
-                            : n == normed.size() && exclusive(g) ? g
-                                                                 : at::empty_like(g);
+      const at::Tensor dx = addend.defined() && exclusive(addend) ? addend
+                            : n == normed.size() && exclusive(g)  ? g
+                                                                  : at::empty_like(g);
       loops::affine_gradient(g, affines[t], k, {.mask = mask.input != nullptr, .addend = addend}, dx);
       out[t] = {dx, box};
     }

@@ -226,8 +226,8 @@ void run_gradient(const at::Tensor& gradient, const Affine& term, const Gradient
   const auto a = repeated<T>(k.a, period), b = repeated<T>(k.b, period), c = repeated<T>(k.c, period);
   const Layout layout = layout_of(g, plus, dx, in.x);
   each_block(layout, period, [&](std::int64_t run, std::int64_t offset, std::int64_t n) {
-    lanes::run(GradientLoop<T, masked, added>{g.at(layout, run) + offset, in.at(layout, run, offset), a.data(), b.data(),
-                                              c.data(), added ? plus.at(layout, run) + offset : nullptr,
+    lanes::run(GradientLoop<T, masked, added>{g.at(layout, run) + offset, in.at(layout, run, offset), a.data(),
+                                              b.data(), c.data(), added ? plus.at(layout, run) + offset : nullptr,
                                               dx.at(layout, run) + offset},
                n, period);
   });

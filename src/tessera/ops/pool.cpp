@@ -114,7 +114,8 @@ class MaxPoolKernel final : public Kernel {
         const Interval js = windows_over(v, column, gradient.box.width());
         for (std::int64_t i = is.begin; i < is.end; ++i)
           for (std::int64_t j = js.begin; j < js.end; ++j) {
-            const std::int64_t tap = (row - i * h.stride + h.pad_begin) * v.kernel + column - j * v.stride + v.pad_begin;
+            const std::int64_t tap =
+                (row - i * h.stride + h.pad_begin) * v.kernel + column - j * v.stride + v.pad_begin;
             give_back(sum, pixel(from, gradient.box, n, i, j), pixel(w, gradient.box, n, i, j),
                       static_cast<std::uint8_t>(tap), input_.channels);
           }
@@ -195,8 +196,7 @@ class AvgPoolKernel final : public Kernel {
       const std::int64_t start = out * w.stride - w.pad_begin;
       return std::min(start + w.kernel, image + w.pad_end) - start;
     };
-    return static_cast<double>(along(op_.windows.height, i, input_.height) *
-                               along(op_.windows.width, j, input_.width));
+    return static_cast<double>(along(op_.windows.height, i, input_.height) * along(op_.windows.width, j, input_.width));
   }
 
   const AvgPool& op_;

@@ -11,8 +11,8 @@ namespace F = torch::nn::functional;
 
 // Padding that differs between the ends, or crops, is done beforehand. Order of pad(): left, right, top, bottom.
 torch::Tensor padded(const torch::Tensor& x, const Windows& w, double value) {
-  return F::pad(x, F::PadFuncOptions({w.width.pad_begin, w.width.pad_end, w.height.pad_begin, w.height.pad_end})
-                       .value(value));
+  return F::pad(
+      x, F::PadFuncOptions({w.width.pad_begin, w.width.pad_end, w.height.pad_begin, w.height.pad_end}).value(value));
 }
 
 torch::Tensor average(const torch::Tensor& x, const AvgPool& op) {
@@ -41,8 +41,9 @@ struct AutogradOracle::Impl {
     if (auto* o = dynamic_cast<const Conv*>(op)) {
       const auto &h = o->windows.height, &w = o->windows.width;
       const auto bias = o->options.bias ? parameter(node, "bias") : torch::Tensor();
-      return torch::conv2d(padded(in[0], o->windows, 0), parameter(node, "weight"), bias, torch::IntArrayRef{h.stride, w.stride},
-                           torch::IntArrayRef{0, 0}, torch::IntArrayRef{h.dilation, w.dilation}, o->options.groups);
+      return torch::conv2d(padded(in[0], o->windows, 0), parameter(node, "weight"), bias,
+                           torch::IntArrayRef{h.stride, w.stride}, torch::IntArrayRef{0, 0},
+                           torch::IntArrayRef{h.dilation, w.dilation}, o->options.groups);
     }
     if (auto* o = dynamic_cast<const BatchNorm*>(op)) {
       parameter(node, "num_batches_tracked").add_(1);

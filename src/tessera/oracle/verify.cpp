@@ -33,8 +33,8 @@ class Collector {
  public:
   void add(const std::string& what, std::int64_t step, double value) {
     ++result_.compared;
-    const auto found = std::find_if(result_.worst.begin(), result_.worst.end(),
-                                    [&](const Difference& d) { return d.what == what; });
+    const auto found =
+        std::find_if(result_.worst.begin(), result_.worst.end(), [&](const Difference& d) { return d.what == what; });
     if (found == result_.worst.end())
       result_.worst.push_back({what, step, value});
     else if (value > found->relative)

@@ -48,8 +48,8 @@ struct Plan {
 /// What is wrong with the options whatever the network is. Throws UsageError.
 void check_plan_options(const PlanOptions& options);
 
-/// Throws UsageError with everything that is wrong. `ranks_started`: how many ranks the launcher has started; unset when
-/// ranks are threads, which are as many as the plan needs.
+/// Throws UsageError with everything that is wrong. `ranks_started`: how many ranks the launcher has started; unset
+/// when ranks are threads, which are as many as the plan needs.
 Plan make_plan(const Graph& graph, const PlanOptions& options, std::optional<int> ranks_started = std::nullopt);
 
 /// For people: stages, cells, costs and memory as a table. element_bytes: 4 or 8.

@@ -1,5 +1,5 @@
-// Runs the steps of a program: forward, and Tessera's own reverse walk. It decides what is kept and when it is freed; the
-// autograd engine has no part in it.
+// Runs the steps of a program: forward, and Tessera's own reverse walk. It decides what is kept and when it is freed;
+// the autograd engine has no part in it.
 #pragma once
 
 #include <vector>

@@ -1,8 +1,8 @@
 // Counts live tensor bytes exactly, rank by rank, and keeps freed blocks for the next step.
 //
-// Fresh pages are slow: the kernel clears each one at its first touch, which costs a fifth of a training step when every
-// activation is mapped and unmapped again. So blocks come from large segments that stay with the process; they are
-// split, merged with free neighbours, and reused best fit first.
+// Fresh pages are slow: the kernel clears each one at its first touch, which costs a fifth of a training step when
+// every activation is mapped and unmapped again. So blocks come from large segments that stay with the process; they
+// are split, merged with free neighbours, and reused best fit first.
 #pragma once
 
 #include <atomic>

@@ -14,7 +14,8 @@ namespace tessera {
 double learning_rate(const LearningRateOptions& o, double base, std::int64_t step, std::int64_t total_steps) {
   if (step < o.warmup_steps) return base * static_cast<double>(step + 1) / static_cast<double>(o.warmup_steps);
   const auto after = static_cast<double>(step - o.warmup_steps);
-  if (o.schedule == "step") return base * std::pow(o.step_factor, std::floor(after / static_cast<double>(o.step_every)));
+  if (o.schedule == "step")
+    return base * std::pow(o.step_factor, std::floor(after / static_cast<double>(o.step_every)));
   if (o.schedule == "cosine") {
     const auto span = static_cast<double>(std::max<std::int64_t>(1, total_steps - o.warmup_steps));
     return base * 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, after / span)));

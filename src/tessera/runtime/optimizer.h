@@ -26,8 +26,8 @@ struct LearningRateOptions {
 /// The learning rate of a step, counted from 0, of a run of total_steps.
 double learning_rate(const LearningRateOptions& options, double base, std::int64_t step, std::int64_t total_steps);
 
-/// Works on one long tensor of values and one of gradients. Every rule here is element-wise, so this equals an optimizer
-/// over the single parameters; the clipped norm is that of all gradients together.
+/// Works on one long tensor of values and one of gradients. Every rule here is element-wise, so this equals an
+/// optimizer over the single parameters; the clipped norm is that of all gradients together.
 class Optimizer {
  public:
   Optimizer(const OptimizerOptions& options, at::Tensor values, at::Tensor gradients);

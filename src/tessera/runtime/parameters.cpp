@@ -14,7 +14,9 @@ namespace {
 // Each parameter starts on a cache line of its own. The gaps hold zeros, and no optimizer moves them.
 constexpr std::int64_t aligned_elements = 16;
 
-std::int64_t padded(std::int64_t elements) { return (elements + aligned_elements - 1) / aligned_elements * aligned_elements; }
+std::int64_t padded(std::int64_t elements) {
+  return (elements + aligned_elements - 1) / aligned_elements * aligned_elements;
+}
 
 at::Tensor view(const at::Tensor& flat, std::int64_t offset, const std::vector<std::int64_t>& sizes) {
   const at::Tensor part = flat.narrow(0, offset, [&] {

@@ -1,5 +1,5 @@
-// The parameters of a stage: one flat buffer of values and one of gradients, and a view into them for every name. So the
-// optimizer and the gradient sync work on long runs of memory, however many small parameters there are.
+// The parameters of a stage: one flat buffer of values and one of gradients, and a view into them for every name. So
+// the optimizer and the gradient sync work on long runs of memory, however many small parameters there are.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -90,14 +90,12 @@ class Grouping {
 std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& parameters, const Draft& draft) {
   const Node& last = graph.node({draft.output});
   if (!draft.pointwise) return make_kernel(graph, last, parameters.of(last));
-  PointwiseOptions options{.terms = {},
-                           .relu = draft.relu,
-                           .mask_from_output = draft.mask_from_output,
-                           .channels = last.shape.channels};
+  PointwiseOptions options{
+      .terms = {}, .relu = draft.relu, .mask_from_output = draft.mask_from_output, .channels = last.shape.channels};
   for (const Node* norm : draft.norms)
-    options.terms.push_back(norm ? PointwiseTerm{dynamic_cast<const BatchNorm*>(norm->op.get()), parameters.of(*norm),
-                                                 norm->name}
-                                 : PointwiseTerm{});
+    options.terms.push_back(
+        norm ? PointwiseTerm{dynamic_cast<const BatchNorm*>(norm->op.get()), parameters.of(*norm), norm->name}
+             : PointwiseTerm{});
   return make_pointwise_kernel(std::move(options));
 }
 
@@ -108,8 +106,9 @@ bool wants_input(const Graph& graph, const Draft& draft, std::size_t i) {
   return is<Conv>(node) || is<Linear>(node);
 }
 
-// How many point-wise outputs may be made again one from the other. Each is made once, whatever the length of the chain,
-// but all of a chain come back to life together: as many as the blocks of a group in the usual networks are bearable.
+// How many point-wise outputs may be made again one from the other. Each is made once, whatever the length of the
+// chain, but all of a chain come back to life together: as many as the blocks of a group in the usual networks are
+// bearable.
 constexpr int longest_chain = 6;
 
 // Decides, in forward order, what is stored and what is made again. A point-wise output is made again if its inputs

@@ -21,9 +21,9 @@ enum class Recompute {
 enum class Keep { dropped, stored, recomputed };
 
 struct Step {
-  std::string name;          ///< of its last node
-  std::vector<int> inputs;   ///< values
-  int output = -1;           ///< value
+  std::string name;         ///< of its last node
+  std::vector<int> inputs;  ///< values
+  int output = -1;          ///< value
   std::unique_ptr<Kernel> kernel;
   BackwardNeeds needs;
   /// Values whose last use in forward, or in backward, is this step.

@@ -41,9 +41,15 @@ StepReport Trainer::step() {
 
   parameters_.flat_gradients().zero_();
   for (const Action& action : actions_) switch (action.kind) {
-      case Action::Kind::forward: report.loss += forward(batch, action.micro); break;
-      case Action::Kind::backward: executor_.backward(micros_[static_cast<std::size_t>(action.micro)]); break;
-      case Action::Kind::step: update(report); break;
+      case Action::Kind::forward:
+        report.loss += forward(batch, action.micro);
+        break;
+      case Action::Kind::backward:
+        executor_.backward(micros_[static_cast<std::size_t>(action.micro)]);
+        break;
+      case Action::Kind::step:
+        update(report);
+        break;
     }
   ++step_;
   report.seconds = seconds_since(start);

@@ -171,7 +171,8 @@ TEST(Communicator, SeveralCollectivesMayBeUnderWay) {
     while (!pending[5].test()) std::this_thread::yield();
     for (Pending& p : pending) p.wait();
     for (int i = 0; i < 6; ++i)
-      EXPECT_TRUE(buckets[static_cast<std::size_t>(i)].eq(i * c.size() + c.size() * (c.size() - 1) / 2).all().item<bool>());
+      EXPECT_TRUE(
+          buckets[static_cast<std::size_t>(i)].eq(i * c.size() + c.size() * (c.size() - 1) / 2).all().item<bool>());
   });
 }
 

@@ -21,8 +21,9 @@ constexpr std::int64_t channels = 3;
 /// A value known everywhere: a function of the position and the channel, and of the seed.
 at::Tensor field(const Box& box, int seed, at::ScalarType dtype = at::kDouble) {
   const RandomStream random(static_cast<std::uint64_t>(seed), "field");
-  const at::Tensor out = at::empty({box.batch().size(), channels, box.height().size(), box.width().size()},
-                                   at::TensorOptions().dtype(at::kDouble).memory_format(at::MemoryFormat::ChannelsLast));
+  const at::Tensor out =
+      at::empty({box.batch().size(), channels, box.height().size(), box.width().size()},
+                at::TensorOptions().dtype(at::kDouble).memory_format(at::MemoryFormat::ChannelsLast));
   auto a = out.accessor<double, 4>();
   for (std::int64_t n = 0; n < out.size(0); ++n)
     for (std::int64_t c = 0; c < channels; ++c)
@@ -63,8 +64,10 @@ class CaseMaker {
         out.aliased = below(2) == 0;
         for (const Box& tile : out.have.boxes) out.need.push_back(with_margin(tile));
         break;
-      case 1: out.need = partition(whole, ranks); break;  // another grid, other batch ways, one to many, many to one
-      case 2:  // another grid with margins
+      case 1:
+        out.need = partition(whole, ranks);
+        break;  // another grid, other batch ways, one to many, many to one
+      case 2:   // another grid with margins
         for (const Box& tile : partition(whole, ranks)) out.need.push_back(with_margin(tile));
         break;
       default:  // everything everywhere, and some ranks that need nothing
@@ -130,8 +133,7 @@ at::Tensor expected_need(const Case& the_case, Rank me, int seed, double before)
   const Box& need = the_case.need[static_cast<std::size_t>(me.value)];
   const at::Tensor out = at::full_like(field(need, seed), before);
   for (const Box& have : the_case.have.boxes)
-    if (const Box shared = intersect(have, need); !shared.empty())
-      view(out, need, shared).copy_(field(shared, seed));
+    if (const Box shared = intersect(have, need); !shared.empty()) view(out, need, shared).copy_(field(shared, seed));
   return out;
 }
 
@@ -143,15 +145,15 @@ void check_values_and_adjoint(Communicator& c, const Case& the_case, int seed) {
 
   Tensors forward = tensors_of(the_case, me, x, at::full_like(y, -7));
   exchange.start(c, forward.have, forward.need, make_tag({.movement = 1})).finish();
-  EXPECT_TRUE(at::equal(forward.need, expected_need(the_case, me, seed, -7))) << "values on " << me << ", seed " << seed;
+  EXPECT_TRUE(at::equal(forward.need, expected_need(the_case, me, seed, -7)))
+      << "values on " << me << ", seed " << seed;
 
   // <E x, y> with zero outside the image, against <x, E^T y>. Where both are one buffer, the inside of y is have's.
   Tensors zeroed = tensors_of(the_case, me, x, at::zeros_like(y));
   exchange.start(c, zeroed.have, zeroed.need, make_tag({.movement = 2})).finish();
   const double forward_dot = dot(zeroed.need, y);
-  Tensors backward = the_case.aliased
-                         ? tensors_of(the_case, me, view(y, the_case.need[r], the_case.have.boxes[r]), y)
-                         : tensors_of(the_case, me, at::zeros_like(x), y);
+  Tensors backward = the_case.aliased ? tensors_of(the_case, me, view(y, the_case.need[r], the_case.have.boxes[r]), y)
+                                      : tensors_of(the_case, me, at::zeros_like(x), y);
   exchange.start_transpose(c, backward.need, backward.have, make_tag({.movement = 2, .backward = true})).finish();
 
   const at::Tensor sums = at::zeros({2}, at::kDouble);
@@ -191,7 +193,8 @@ TEST(Exchange, GradientOfAStripGoesBackToItsOwner) {
     const auto r = static_cast<std::size_t>(c.rank().value);
     const Exchange exchange(tiles.have, tiles.need, c.rank());
     // Ones over need count how many ranks look at a pixel: 1 inside, 2 beside a cut, 4 at the corner where all meet.
-    const at::Tensor ones = at::full_like(field(tiles.need[r], 0), 1), counts = at::zeros_like(field(tiles.have.boxes[r], 0));
+    const at::Tensor ones = at::full_like(field(tiles.need[r], 0), 1),
+                     counts = at::zeros_like(field(tiles.have.boxes[r], 0));
     exchange.start_transpose(c, ones, counts, Tag{1}).finish();
     const Box& mine = tiles.have.boxes[r];
     for (std::int64_t h = mine.height().begin; h < mine.height().end; ++h)
@@ -222,8 +225,8 @@ TEST(Exchange, WorkMayGoOnAndExchangesMayOverlap) {
     std::vector<Movement> movements;
     for (int micro = 0; micro < 4; ++micro) {
       needed.push_back(at::zeros_like(field(tiles.need[r], 0)));
-      movements.push_back(
-          exchange.start(c, field(tiles.have.boxes[r], micro), needed.back(), make_tag({.movement = 1, .micro = micro})));
+      movements.push_back(exchange.start(c, field(tiles.have.boxes[r], micro), needed.back(),
+                                         make_tag({.movement = 1, .micro = micro})));
     }
     for (std::size_t micro = 4; micro-- > 0;) {
       movements[micro].finish();

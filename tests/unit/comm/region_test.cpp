@@ -40,7 +40,8 @@ TEST(Region, CopiesBetweenAnyTwoLayouts) {
           const at::Tensor target = to.narrow(0, 1, 2).narrow(2, 4, 3).narrow(3, 5, width);
           copy_region(region_of(target), region_of(source));
           EXPECT_TRUE(at::equal(target, source)) << channels << ' ' << width << ' ' << dtype << ' ' << format;
-          EXPECT_EQ(to.ne(0).sum().item<std::int64_t>(), source.ne(0).sum().item<std::int64_t>()) << "written elsewhere";
+          EXPECT_EQ(to.ne(0).sum().item<std::int64_t>(), source.ne(0).sum().item<std::int64_t>())
+              << "written elsewhere";
         }
 }
 

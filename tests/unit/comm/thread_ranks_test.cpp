@@ -37,20 +37,22 @@ TEST(ThreadRanks, TheFirstFailureEndsRanksThatWaitInAnyOperation) {
       },
   };
   for (const Body& wait : waits)
-    EXPECT_EQ(failure_of(3, [&](Communicator& c) {
-                if (c.rank() == Rank{2}) throw Error("the disk is on fire");
-                wait(c);
-                ADD_FAILURE() << "went on after another rank failed";
-              }),
+    EXPECT_EQ(failure_of(3,
+                         [&](Communicator& c) {
+                           if (c.rank() == Rank{2}) throw Error("the disk is on fire");
+                           wait(c);
+                           ADD_FAILURE() << "went on after another rank failed";
+                         }),
               "the disk is on fire");
 }
 
 TEST(ThreadRanks, AFailureReachesRanksOfOtherGroups) {
-  EXPECT_EQ(failure_of(4, [](Communicator& c) {
-              const auto part = c.split(c.rank().value / 2, 0);
-              if (c.rank() == Rank{3}) throw Error("late");
-              part->receive(some(), Rank{1 - part->rank().value}, Tag{1}).wait();
-            }),
+  EXPECT_EQ(failure_of(4,
+                       [](Communicator& c) {
+                         const auto part = c.split(c.rank().value / 2, 0);
+                         if (c.rank() == Rank{3}) throw Error("late");
+                         part->receive(some(), Rank{1 - part->rank().value}, Tag{1}).wait();
+                       }),
             "late");
 }
 
@@ -69,42 +71,40 @@ TEST(ThreadRanks, AbortEndsAllRanksWithItsMessageAndCode) {
 
 TEST(ThreadRanks, ACollectiveThatTimesOutNamesTheRanksThatAreMissing) {
   std::atomic<bool> over = false;
-  const std::string message = failure_of(
-      3,
-      [&](Communicator& c) {
-        if (c.rank() != Rank{0}) {
-          while (!over) std::this_thread::yield();
-          return;
-        }
-        try {
-          c.all_reduce(some()).wait();
-        } catch (...) {
-          over = true;
-          throw;
-        }
-      },
-      {.timeout = std::chrono::milliseconds(100)});
+  const std::string message = failure_of(3,
+                                         [&](Communicator& c) {
+                                           if (c.rank() != Rank{0}) {
+                                             while (!over) std::this_thread::yield();
+                                             return;
+                                           }
+                                           try {
+                                             c.all_reduce(some()).wait();
+                                           } catch (...) {
+                                             over = true;
+                                             throw;
+                                           }
+                                         },
+                                         {.timeout = std::chrono::milliseconds(100)});
   EXPECT_THAT(message, AllOf(HasSubstr("all_reduce of 32 bytes on rank 0 of world waiting for rank 1, rank 2"),
                              HasSubstr("after 0.1 s")));
 }
 
 TEST(ThreadRanks, ASendThatTimesOutNamesItsPeer) {
   std::atomic<bool> over = false;
-  const std::string message = failure_of(
-      2,
-      [&](Communicator& c) {
-        if (c.rank() == Rank{1}) {
-          while (!over) std::this_thread::yield();
-          return;
-        }
-        try {
-          c.send(some(), Rank{1}, Tag{5}).wait();
-        } catch (...) {
-          over = true;
-          throw;
-        }
-      },
-      {.timeout = std::chrono::milliseconds(100)});
+  const std::string message = failure_of(2,
+                                         [&](Communicator& c) {
+                                           if (c.rank() == Rank{1}) {
+                                             while (!over) std::this_thread::yield();
+                                             return;
+                                           }
+                                           try {
+                                             c.send(some(), Rank{1}, Tag{5}).wait();
+                                           } catch (...) {
+                                             over = true;
+                                             throw;
+                                           }
+                                         },
+                                         {.timeout = std::chrono::milliseconds(100)});
   EXPECT_THAT(message, HasSubstr("send of 32 bytes on rank 0 of world to rank 1, tag 5: still not done after 0.1 s"));
 }
 

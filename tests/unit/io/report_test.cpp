@@ -23,8 +23,7 @@ class Report : public testing::Test {
     return nlohmann::json::parse(in);
   }
   const fs::path folder_ = fs::temp_directory_path() / ("tessera_report_" + std::to_string(getpid()));
-  const Graph graph_ =
-      builtin_models().build({.name = "resnet_v1", .image = {3, 16, 16}, .classes = 3, .depth = 8});
+  const Graph graph_ = builtin_models().build({.name = "resnet_v1", .image = {3, 16, 16}, .classes = 3, .depth = 8});
   const Plan plan_ = make_plan(graph_, {.batch_size = 8, .parts = 2});
 };
 
@@ -41,7 +40,8 @@ TEST_F(Report, HoldsPlanStepsSpeedAndMemory) {
   EXPECT_EQ(json["steps"][1]["loss"], 1.0);
   EXPECT_EQ(json["images_per_second"]["median"], 16.0);  // the first step does not count
   EXPECT_EQ(json["peak_bytes"][0], 1234);
-  for (const char* key : {"tessera", "machine", "command", "peak_resident_bytes"}) EXPECT_TRUE(json.contains(key)) << key;
+  for (const char* key : {"tessera", "machine", "command", "peak_resident_bytes"})
+    EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_FALSE(fs::exists(folder_ / "run.json.part"));
 }
 

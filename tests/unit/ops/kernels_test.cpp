@@ -55,8 +55,8 @@ Slab random_slab(const Shape& shape, std::int64_t samples) {
 // The last node of the graph, all of whose inputs are given random data.
 void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& expected) {
   const Node& node = graph.nodes().back();
-  SCOPED_TRACE(tessera::concat(node.op->kind(), " ", node.op->describe(), " on ", graph.input_shapes(node)[0], ", ", samples,
-                      " samples"));
+  SCOPED_TRACE(tessera::concat(node.op->kind(), " ", node.op->describe(), " on ", graph.input_shapes(node)[0], ", ",
+                               samples, " samples"));
   const Parameters parameters(graph, at::kDouble, 7);
   const auto kernel = make_kernel(graph, node, parameters.of(node));
   const auto shapes = graph.input_shapes(node);
@@ -89,8 +89,8 @@ void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& e
         const Box tile = image_box({0, samples}, r, c);
         std::vector<Slab> seen;
         for (std::size_t i = 0; i < inputs.size(); ++i)
-          seen.push_back(narrowed(
-              inputs[i], intersect(node.op->input_box(tile, i, shapes), shapes[i].box({0, samples}))));
+          seen.push_back(
+              narrowed(inputs[i], intersect(node.op->input_box(tile, i, shapes), shapes[i].box({0, samples}))));
         Saved saved;
         const Slab out = kernel->forward({seen, tile, pass, saved});
         ASSERT_EQ(out.box, tile);
@@ -120,8 +120,8 @@ void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& e
 
 torch::Tensor explicit_pad(const torch::Tensor& x, const Windows& w, double value) {
   namespace F = torch::nn::functional;
-  return F::pad(x, F::PadFuncOptions({w.width.pad_begin, w.width.pad_end, w.height.pad_begin, w.height.pad_end})
-                       .value(value));
+  return F::pad(
+      x, F::PadFuncOptions({w.width.pad_begin, w.width.pad_end, w.height.pad_begin, w.height.pad_end}).value(value));
 }
 
 TEST(Kernel, ConvEqualsAutogradForAnyWindow) {
@@ -179,7 +179,8 @@ TEST(Kernel, MaxPoolGivesTiesToTheFirstPixelAndLetsNanThrough) {
   const Slab out = kernel->forward({inputs, image_box({0, 1}, {0, 1}, {0, 1}), pass, saved});
   Slab gradient{torch::ones_like(out.data), out.box};
   BackwardArgs args{inputs, out, {gradient}, {true}, {}, pass, saved};
-  EXPECT_TRUE(torch::equal(kernel->input_gradients(args)[0].data.flatten(), torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
+  EXPECT_TRUE(
+      torch::equal(kernel->input_gradients(args)[0].data.flatten(), torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
   in.data[0][0][1][0] = std::nan("");
   EXPECT_TRUE(std::isnan(kernel->forward({inputs, out.box, pass, saved}).data.item<double>()));
 }

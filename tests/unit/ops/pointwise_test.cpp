@@ -48,11 +48,13 @@ struct Case {
 
 void check(const Case& c, const Shape& shape, std::int64_t samples) {
   SCOPED_TRACE(tessera::concat(c.normed.size(), " terms, first ", c.normed[0] ? "normed" : "plain", ", last ",
-                      c.normed.back() ? "normed" : "plain", c.relu ? ", relu" : "", c.mask_from_output ? " by output" : "",
-                      ", ", c.gradient_terms, " gradients, ", shape, " x ", samples));
+                               c.normed.back() ? "normed" : "plain", c.relu ? ", relu" : "",
+                               c.mask_from_output ? " by output" : "", ", ", c.gradient_terms, " gradients, ", shape,
+                               " x ", samples));
   std::vector<Norm> norms;
   for (std::size_t t = 0; t < c.normed.size(); ++t) norms.emplace_back(shape.channels);
-  PointwiseOptions options{.terms = {}, .relu = c.relu, .mask_from_output = c.mask_from_output, .channels = shape.channels};
+  PointwiseOptions options{
+      .terms = {}, .relu = c.relu, .mask_from_output = c.mask_from_output, .channels = shape.channels};
   std::vector<Slab> inputs;
   std::vector<torch::Tensor> leaves;
   torch::Tensor expected;

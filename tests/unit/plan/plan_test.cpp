@@ -12,9 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-Graph graph() {
-  return builtin_models().build({.name = "resnet_v1", .image = {3, 16, 16}, .classes = 3, .depth = 8});
-}
+Graph graph() { return builtin_models().build({.name = "resnet_v1", .image = {3, 16, 16}, .classes = 3, .depth = 8}); }
 
 std::string problems_of(const PlanOptions& options, std::optional<int> ranks = std::nullopt) {
   try {
@@ -41,7 +39,8 @@ TEST(Plan, ABatchThatTheMicrosDoNotDivideNamesTheFlags) {
 }
 
 TEST(Plan, EveryProblemIsInOneMessage) {
-  const std::string text = problems_of({.batch_size = 0, .parts = 0, .split_size = 2, .num_spatial_parts = "4", .times = 1});
+  const std::string text =
+      problems_of({.batch_size = 0, .parts = 0, .split_size = 2, .num_spatial_parts = "4", .times = 1});
   for (const char* flag : {"--batch-size", "--parts", "--split-size", "--num-spatial-parts", "--times"})
     EXPECT_THAT(text, HasSubstr(flag));
 }

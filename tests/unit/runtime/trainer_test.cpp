@@ -22,7 +22,8 @@ TEST(Parameters, DependOnNameAndSeedAlone) {
   ModelOptions deeper = tiny;
   deeper.depth = 14;
   const Graph large = builtin_models().build(deeper);
-  const Parameters a(small, at::kDouble, 1), b(large, at::kDouble, 1), c(small, at::kDouble, 2), d(small, at::kFloat, 1);
+  const Parameters a(small, at::kDouble, 1), b(large, at::kDouble, 1), c(small, at::kDouble, 2),
+      d(small, at::kFloat, 1);
   EXPECT_TRUE(at::equal(a.at("layer1.0.conv1.weight").value, b.at("layer1.0.conv1.weight").value));
   EXPECT_FALSE(at::equal(a.at("layer1.0.conv1.weight").value, c.at("layer1.0.conv1.weight").value));
   EXPECT_FALSE(at::equal(a.at("layer1.0.conv1.weight").value, a.at("layer1.0.conv2.weight").value));
@@ -98,8 +99,8 @@ TEST(Trainer, RecomputingTakesLessMemory) {
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
     const auto source = std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 3, .size = 16});
-    Trainer trainer(graph, make_plan(graph, {.batch_size = 8}), {.steps = 1, .recompute = recompute, .loader_workers = 0},
-                    source);
+    Trainer trainer(graph, make_plan(graph, {.batch_size = 8}),
+                    {.steps = 1, .recompute = recompute, .loader_workers = 0}, source);
     trainer.step();
     return static_cast<double>(account->peak_bytes());
   };

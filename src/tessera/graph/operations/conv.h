@@ -9,7 +9,7 @@ struct ConvOptions {
   Pair kernel = 1;
   Pair stride = 1;
   Pair pad = 0;                 ///< before the first row and column; negative crops
-  std::optional<Pair> pad_end ;  ///< after the last ones; as `pad` when not given
+  std::optional<Pair> pad_end;  ///< after the last ones; as `pad` when not given
   Pair dilation = 1;
   std::int64_t groups = 1;
   bool bias = false;

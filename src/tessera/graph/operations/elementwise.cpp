@@ -29,16 +29,14 @@ Shape Concat::output_shape(Shapes inputs) const {
   Shape out = inputs[0];
   out.channels = 0;
   for (const auto& shape : inputs) {
-    require(shape.height == out.height && shape.width == out.width && shape.depth == out.depth, "only values of one size can be joined, not ",
-            inputs[0], " and ", shape);
+    require(shape.height == out.height && shape.width == out.width && shape.depth == out.depth,
+            "only values of one size can be joined, not ", inputs[0], " and ", shape);
     out.channels += shape.channels;
   }
   return out;
 }
 
-Cost Concat::cost(Shapes inputs, const Box& out) const {
-  return {0, 0, 0, 2 * elements(output_shape(inputs), out), 0};
-}
+Cost Concat::cost(Shapes inputs, const Box& out) const { return {0, 0, 0, 2 * elements(output_shape(inputs), out), 0}; }
 
 Dropout::Dropout(double p) : probability(p) {
   require(p >= 0 && p < 1, "dropout probability ", p, " must be at least 0 and less than 1");

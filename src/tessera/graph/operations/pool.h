@@ -6,9 +6,9 @@ namespace tessera {
 
 struct PoolOptions {
   Pair kernel = 1;
-  std::optional<Pair> stride ;  ///< as `kernel` when not given
+  std::optional<Pair> stride;  ///< as `kernel` when not given
   Pair pad = 0;
-  std::optional<Pair> pad_end ;  ///< as `pad` when not given
+  std::optional<Pair> pad_end;    ///< as `pad` when not given
   bool count_include_pad = true;  ///< average only: whether padding counts in the divisor
 };
 
