@@ -59,7 +59,8 @@ Contender torch_contender(const Case& k, at::MemoryFormat layout) {
       k.model == "resnet50" ? oracle_resnet50(10) : oracle_resnet_v2(static_cast<int>(k.depth.value_or(110)), 10);
   {
     const torch::NoGradGuard guard;
-    const Parameters start(builtin_models().build(model_of(k)), at::kFloat, 1);
+    const Graph graph = builtin_models().build(model_of(k));
+    const Parameters start(graph, 0, static_cast<int>(graph.nodes().size()), at::kFloat, 1);
     for (auto& p : model->named_parameters()) {
       const auto value = start.at(p.key()).value;
       p.value().set_data(value.dim() == 4 ? value.clone(layout) : value.clone());
@@ -87,7 +88,7 @@ Contender tessera_contender(const Case& k) {
   const TrainOptions train{.steps = 1, .optimizer = {.lr = lr, .momentum = 0.9}, .seed = 1, .loader_workers = 0};
   const auto trainer = std::make_shared<Trainer>(*graph, plan, train, images_of(k));
   return {.step = [trainer, graph] { return trainer->step().loss; },
-          .first_gradient = [trainer] { return trainer->parameters().at("conv1.weight").gradient; }};
+          .first_gradient = [trainer] { return trainer->find("conv1.weight")->sum; }};
 }
 
 // What a step tells its parent.

@@ -10,6 +10,24 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
 void run_plan(Options& options, const ModelRegistry& models, const Launch& launch);
 /// Throws Error when a difference is beyond the tolerance.
 void run_verify(Options& options, const ModelRegistry& models, const Launch& launch);
+/// family: layer, spatial, bundle, gems or gems-spatial. The defaults are the seeds'.
+void apply_bench_defaults(const std::string& family, Options& options);
+void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch, int argc,
+               char** argv);
+
+struct HaloOptions {
+  std::string image_size = "1024";
+  std::int64_t batch_size = 1;
+  std::int64_t halo_len = 3;
+  std::int64_t in_channels = 3;
+  std::string num_spatial_parts = "4";
+  std::string slice_method = "square";
+  int warmup = 10, iterations = 100;
+  bool with_compute = true;
+  std::string json;
+};
+void run_bench_halo(const HaloOptions& options, const Launch& launch);
+
 std::string version_text();
 
 }  // namespace tessera

@@ -16,6 +16,7 @@ class Launch {
 
   /// How many ranks the launcher started; unset for threads.
   std::optional<int> ranks_started() const;
+  bool ranks_are_threads() const { return !session_; }
   int ranks_on_node() const { return session_ ? session_->local_size() : 1; }
   /// Whether this process is the one that talks to the user.
   bool speaks() const { return !world_ || world_->rank() == Rank{0}; }

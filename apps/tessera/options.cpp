@@ -12,21 +12,6 @@
 namespace tessera {
 namespace {
 
-// "512" or "300x170", height × width.
-Shape parse_image_size(const std::string& text) {
-  const auto number = [&](std::string_view part) {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    require(error == std::errc() && end == part.data() + part.size() && value > 0 && value <= 1'000'000,
-            "--image-size ", text, " is neither a size like 512 nor height x width like 300x170");
-    return value;
-  };
-  const auto cross = text.find('x');
-  const std::string_view view = text;
-  if (cross == std::string::npos) return {3, number(view), number(view)};
-  return {3, number(view.substr(0, cross)), number(view.substr(cross + 1))};
-}
-
 // The seeds call the data sets by number.
 std::string app_name(const std::string& app) {
   return app == "1" ? "medical" : app == "2" ? "cifar" : app == "3" ? "synthetic" : app;
@@ -72,6 +57,20 @@ void check_values(const Options& o, Problems& problems) {
 }
 
 }  // namespace
+
+Shape parse_image_size(const std::string& text) {
+  const auto number = [&](std::string_view part) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    require(error == std::errc() && end == part.data() + part.size() && value > 0 && value <= 1'000'000,
+            "--image-size ", text, " is neither a size like 512 nor height x width like 300x170");
+    return value;
+  };
+  const auto cross = text.find('x');
+  const std::string_view view = text;
+  if (cross == std::string::npos) return {3, number(view), number(view)};
+  return {3, number(view.substr(0, cross)), number(view.substr(cross + 1))};
+}
 
 void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   std::string names;
@@ -144,16 +143,38 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command.add_option("--split-size", plan.split_size, "stages")->group(group);
   command.add_option("--balance", plan.balance, "cells of each stage: 5,7,6")->group(group);
+  command.add_option("--balance-by", plan.balance_by, "without --balance: even out time or memory")
+      ->check(CLI::IsMember({"time", "memory"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--schedule", plan.schedule, "gpipe, 1f1b (default), zero-bubble, gems-mast, gems-master, chimera")
+      ->group(group);
+  command.add_option("--replicas", plan.replicas, "data parallelism: copies of the whole pipeline")->group(group);
   command.add_option("--num-spatial-parts", plan.num_spatial_parts, "tiles of each spatial stage: 4 or 4,2")
       ->group(group);
   command.add_option("--spatial-size", plan.spatial_size, "how many of the first stages are spatial")->group(group);
   command.add_option("--slice-method", plan.slice_method, "square, vertical or horizontal tiles")
       ->check(CLI::IsMember({"square", "vertical", "horizontal"}))
       ->group(group);
+  command.add_option("--grid", plan.grid, "rows x columns of tiles: 3x5, or a list of these")->group(group);
+  command
+      .add_option("--batch-norm", plan.batch_norm, "statistics over the whole micro, one rank's part, or all replicas")
+      ->check(CLI::IsMember({"micro", "local", "global"}))
+      ->capture_default_str()
+      ->group(group);
   command.add_flag("--halo-D2", plan.halo_d2, "one wider margin exchange for several blocks")->group(group);
   command.add_option("--fused-layers", plan.fused_layers, "blocks that share an exchange with --halo-D2")->group(group);
   command.add_option("--local-DP", plan.local_dp, "ranks that share the batch after the spatial stages")->group(group);
   command.add_option("--times", plan.times, "bidirectional: 1 is 2 replications of the batch, 2 is 4")->group(group);
+  command.add_option("--num-hp", plan.num_hp, "bundles (front and rear) on each node")->group(group);
+  command.add_flag("--DP-ONLY", plan.dp_only, "with --num-hp: whole networks in place of bundles")->group(group);
+  command.add_option("--grad-sync", plan.grad_sync, "sum gradients over all copies, or by each node's master")
+      ->check(CLI::IsMember({"flat", "hierarchical"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--ranks-per-node", plan.ranks_per_node, "where nodes end, if not as the launcher says")
+      ->group(group);
 
   group = "Machine";
   command.add_option("--device", o.device, "")
@@ -168,6 +189,8 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
 
   group = "Output";
   command.add_option("--json", o.json, "write plan, losses, times and memory to this file")->group(group);
+  command.add_option("--trace", o.trace, "write every action of every rank to this file, as a Chrome trace")
+      ->group(group);
   command.add_flag("-v,--verbose", o.verbose, "print the plan and every step")->group(group);
   command.add_flag("--quiet", o.quiet, "print errors only")->group(group);
 }
@@ -185,14 +208,15 @@ Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_s
     problems.absorb([&] { job.graph = models.build(o.model); });
     if (o.model.classes > 0 && o.synthetic_images > 0) job.images = open_images(o);
   });
-  if (job.images && o.plan.batch_size > 0)
-    problems.check(o.plan.batch_size <= job.images->size(), "--batch-size ", o.plan.batch_size, " is more than the ",
-                   job.images->size(), " images there are; use a smaller one",
-                   app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
   problems.throw_if_any();
 
   job.plan = make_plan(job.graph, o.plan, ranks_started);
-  job.steps = o.steps.value_or(o.num_epochs * (job.images->size() / o.plan.batch_size));
+  const std::int64_t batch = job.plan.global_batch();
+  require(batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
+          batch == o.plan.batch_size ? std::string() : concat(" (", batch, " over all copies)"), " is more than the ",
+          job.images->size(), " images there are; use a smaller one",
+          app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
+  job.steps = o.steps.value_or(o.num_epochs * (job.images->size() / batch));
   o.train.steps = job.steps;
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int sharing = ranks_started ? ranks_on_node : job.plan.ranks();

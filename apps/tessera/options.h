@@ -35,14 +35,20 @@ struct Options {
   std::optional<int> threads;
   std::string recompute = "norm";
   std::string json;
+  std::string trace;
+  bool timeline = false;
   std::string config;
   double tolerance = 0;
+  bool skip_verification = false;
   bool quiet = false;
   bool verbose = false;
 };
 
 /// Adds the flags that all commands on a network share, in groups.
 void add_flags(CLI::App& command, Options& options, const ModelRegistry& models);
+
+/// "512" or "300x170", height x width. Throws UsageError.
+Shape parse_image_size(const std::string& text);
 
 /// A run, checked as a whole before anything starts.
 struct Job {

@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "tessera/base/text.h"
 #include "tessera/io/report.h"
+#include "tessera/schedule/timeline.h"
 
 namespace tessera {
 
@@ -10,6 +11,9 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
   const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
   if (!launch.speaks()) return;
   fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  if (options.timeline)
+    fmt::print("\n{}",
+               timeline(job.plan, simulate(job.plan, make_schedule(job.plan), stage_costs(job.plan, job.graph))));
   if (options.verbose) {
     Table table({"cell", "nodes", "output", "parameters", "GFLOP, one micro"});
     const auto& nodes = job.graph.nodes();

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
+#include <map>
 
 #include "commands.h"
 #include "tessera/base/error.h"
@@ -42,29 +43,73 @@ int guarded(const Command& command) {
   }
 }
 
+constexpr std::array<const char*, 5> bench_families{"layer", "spatial", "bundle", "gems", "gems-spatial"};
+
+// The commands, and the flags as they were read. Each command on a network has options of its own, because defaults
+// differ.
 struct Commands {
   CLI::App* train = nullptr;
   CLI::App* plan = nullptr;
   CLI::App* verify = nullptr;
-  std::array<CLI::App*, 3> all() const { return {train, plan, verify}; }
+  CLI::App* halo = nullptr;
+  std::map<std::string, CLI::App*> bench;
+  std::map<const CLI::App*, Options> options;
+  HaloOptions halo_options;
 };
 
-Commands add_commands(CLI::App& app, Options& options, const ModelRegistry& models) {
-  Commands commands{app.add_subcommand("train", "train a network"),
-                    app.add_subcommand("plan", "print who would run what, without running it"),
-                    app.add_subcommand("verify", "compare a run with torch's autograd, number by number")};
-  for (auto* command : commands.all()) {
-    command->formatter_fn([](const CLI::App* a, std::string name, CLI::AppFormatMode mode) {
-      CLI::Formatter formatter;
-      formatter.column_width(34);
-      return formatter.make_help(a, std::move(name), mode);
-    });
-    add_flags(*command, options, models);
-  }
-  commands.verify
-      ->add_option("--tolerance", options.tolerance, "largest relative difference (1e-10 in float64, 1e-4 in float32)")
+void add_network_command(Commands& commands, CLI::App* command, const ModelRegistry& models) {
+  command->formatter_fn([](const CLI::App* a, std::string name, CLI::AppFormatMode mode) {
+    CLI::Formatter formatter;
+    formatter.column_width(34);
+    return formatter.make_help(a, std::move(name), mode);
+  });
+  add_flags(*command, commands.options[command], models);
+}
+
+void add_halo_flags(CLI::App& halo, HaloOptions& o) {
+  halo.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str();
+  halo.add_option("--batch-size", o.batch_size, "images")->capture_default_str();
+  halo.add_option("--halo-len", o.halo_len, "width of the margin, in pixels")->capture_default_str();
+  halo.add_option("--in-channels", o.in_channels, "channels")->capture_default_str();
+  halo.add_option("--num-spatial-parts", o.num_spatial_parts, "tiles")->capture_default_str();
+  halo.add_option("--slice-method", o.slice_method, "square, vertical or horizontal tiles")
+      ->check(CLI::IsMember({"square", "vertical", "horizontal"}))
+      ->capture_default_str();
+  halo.add_option("--warmup", o.warmup, "iterations that do not count")->capture_default_str();
+  halo.add_option("--iterations", o.iterations, "iterations that do")->capture_default_str();
+  halo.add_flag("!--no-compute", o.with_compute, "the exchange alone, no convolution");
+  halo.add_option("--json", o.json, "write the figures to this file");
+}
+
+void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models) {
+  commands.train = app.add_subcommand("train", "train a network");
+  commands.plan = app.add_subcommand("plan", "print who would run what, without running it");
+  commands.verify = app.add_subcommand(
+      "verify", "compare a plan with sequential training, or one rank with torch's autograd, number by number");
+  for (auto* command : {commands.train, commands.plan, commands.verify}) add_network_command(commands, command, models);
+  commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "a picture of the schedule")
       ->group("Output");
-  return commands;
+  Options& verify = commands.options[commands.verify];
+  verify.dtype = "float64";  // differences are meant to be seen
+  commands.verify
+      ->add_option("--tolerance", verify.tolerance, "largest relative difference (1e-10 in float64, 1e-4 in float32)")
+      ->group("Output");
+
+  CLI::App* bench =
+      app.add_subcommand("bench", "time a way of parallelism, with the defaults of the published benchmarks");
+  bench->require_subcommand(1);
+  for (const std::string family : bench_families) {
+    CLI::App* command = bench->add_subcommand(family, "training with " + family + " parallelism");
+    commands.bench[family] = command;
+    apply_bench_defaults(family, commands.options[command]);
+    add_network_command(commands, command, models);
+    command
+        ->add_flag("--skip-verification", commands.options[command].skip_verification,
+                   "time the plan without checking it first")
+        ->group("Output");
+  }
+  commands.halo = bench->add_subcommand("halo", "the exchange of margins alone");
+  add_halo_flags(*commands.halo, commands.halo_options);
 }
 
 // The lines of a file of flags, as arguments; those that the command line gives, too, are left out.
@@ -95,13 +140,16 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
     app.require_subcommand(0, 1);
     bool version = false;
     app.add_flag("--version", version, "print the version and what it was built with");
-    Options options;
-    const Commands commands = add_commands(app, options, models);
+    Commands commands;
+    add_commands(commands, app, models);
+    CLI::App* command = nullptr;
     try {
       app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-      CLI::App* command = app.get_subcommands().empty() ? nullptr : app.get_subcommands()[0];
-      if (!options.config.empty() && !with_file) {
-        const auto flags = flags_from_file(*command, options.config);
+      for (CLI::App* next = &app; next != nullptr; next = command == next ? nullptr : command)
+        command = next->get_subcommands().empty() ? next : next->get_subcommands()[0];
+      const auto found = commands.options.find(command);
+      if (found != commands.options.end() && !found->second.config.empty() && !with_file) {
+        const auto flags = flags_from_file(*command, found->second.config);
         arguments.insert(arguments.end(), flags.begin(), flags.end());
         continue;
       }
@@ -119,12 +167,15 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
       fmt::print("{}", version_text());
       return code(ExitCode::ok);
     }
-    if (*commands.train) return guarded([&](const Launch& l) { run_train(options, models, l, argc, argv); });
-    if (*commands.plan) return guarded([&](const Launch& l) { run_plan(options, models, l); });
-    if (*commands.verify) {
-      // Differences are meant to be seen, so float64 unless another type is asked for.
-      if (commands.verify->count("--dtype") == 0) options.dtype = "float64";
-      return guarded([&](const Launch& l) { run_verify(options, models, l); });
+    if (command == commands.halo) return guarded([&](const Launch& l) { run_bench_halo(commands.halo_options, l); });
+    if (const auto found = commands.options.find(command); found != commands.options.end()) {
+      Options& options = found->second;
+      return guarded([&](const Launch& l) {
+        if (command == commands.train) return run_train(options, models, l, argc, argv);
+        if (command == commands.plan) return run_plan(options, models, l);
+        if (command == commands.verify) return run_verify(options, models, l);
+        run_bench(options, command->get_name(), models, l, argc, argv);
+      });
     }
     fmt::print("{}", app.help());
     return code(ExitCode::usage);

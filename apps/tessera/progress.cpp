@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "run.h"
 #include "tessera/base/text.h"
 
 namespace tessera {
@@ -22,8 +23,8 @@ void Progress::step(const StepReport& r, std::int64_t peak_bytes) {
   const std::int64_t done = r.step + 1;
   if (options_.quiet || (!terminal_ && done != 1 && done != options_.steps && done % line_every_ != 0)) return;
   std::string line = fmt::format(
-      "step {}/{}  epoch {}  loss {:.4f}  {:.1f} images/s  data {:.0f}%  memory {}  left {}", done, options_.steps,
-      r.epoch + 1, r.loss, static_cast<double>(options_.batch_size) / r.seconds, 100 * r.data_seconds / r.seconds,
+      "step {}/{}  epoch {}  loss {:.4f}  {}  data {:.0f}%  memory {}  left {}", done, options_.steps, r.epoch + 1,
+      r.loss, human_speed(static_cast<double>(options_.batch_size) / r.seconds), 100 * r.part(Part::data) / r.seconds,
       human_bytes(peak_bytes), human_seconds(seconds_per_step_ * static_cast<double>(options_.steps - done)));
   if (options_.every_step) {
     line += fmt::format("  lr {:.3g}", r.learning_rate);

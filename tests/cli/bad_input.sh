@@ -49,14 +49,25 @@ expect 2 "--json" -- "${train[@]}" --json "$work/no/such/folder/run.json"
 # A network whose last feature map is one pixel has nothing to normalise over with a batch of one.
 expect 2 "--batch-size" "--image-size" -- "$tessera" train --model resnet18 --image-size 8 --batch-size 1 --steps 1
 # Everything that is wrong comes in one message.
-expect 2 "5 problems" "--batch-size 10" "--split-size" "--times" "--num-layers 4" "--lr -1" -- \
-  "$tessera" train --model amoebanet --num-layers 4 --batch-size 10 --parts 4 --split-size 2 --times 2 --lr -1
+expect 2 "4 problems" "--batch-size 10" "--spatial-size" "--num-layers 4" "--lr -1" -- \
+  "$tessera" train --model amoebanet --num-layers 4 --batch-size 10 --parts 4 --spatial-size 2 --lr -1
 # What comes later is refused, never ignored.
-for flag in "--split-size 2" "--num-spatial-parts 4" "--spatial-size 1" "--slice-method vertical" "--times 1" \
-  "--local-DP 2" "--halo-D2" "--fused-layers 2" "--balance 3,3" "--device cuda" "--dtype bfloat16" "--app medical"; do
+for flag in "--device cuda" "--dtype bfloat16" "--app medical"; do
   # shellcheck disable=SC2086
   expect 2 "${flag%% *}" -- "${train[@]}" $flag
 done
+# Plans that cannot be.
+expect 2 "--spatial-size 3" "--split-size 3" -- "${train[@]}" --num-spatial-parts 2 --spatial-size 3 --split-size 2
+expect 2 "leaves a tile empty" "layer" "4x4" -- "${train[@]}" --grid 5x5
+expect 2 "leaves a tile empty" "input" -- "${train[@]}" --num-spatial-parts 17 --slice-method vertical
+expect 2 "--fused-layers 0" -- "${train[@]}" --num-spatial-parts 4 --halo-D2 --fused-layers 0
+expect 2 "--halo-D2" -- "${train[@]}" --halo-D2
+expect 2 "--slice-method" -- "${train[@]}" --slice-method vertical
+expect 2 "--balance 3,3" -- "${train[@]}" --split-size 2 --balance 3,3
+expect 2 "--split-size 9" -- "${train[@]}" --split-size 9
+expect 2 "--local-DP 2" -- "${train[@]}" --local-DP 2
+expect 2 "--local-DP 3" "--batch-size" -- "${train[@]}" --num-spatial-parts 2 --split-size 2 --local-DP 3
+expect 2 "--times" -- "${train[@]}" --schedule gpipe --times 2
 
 # CIFAR files that are missing, cut short or not CIFAR.
 mkdir "$work/cifar"
@@ -80,6 +91,8 @@ expect 0 "libtorch" "MPI" -- "$tessera" --version
 if [ -n "$mpirun" ]; then
   expect 2 "started 3 ranks" "mpirun -np 1" -- "$mpirun" -np 3 "${train[@]}"
   expect 0 "step 2/2" -- "$mpirun" -np 1 "${train[@]}"
+  expect 2 "started 3 ranks" "mpirun -np 4" -- "$mpirun" -np 3 "${train[@]}" --num-spatial-parts 4
+  expect 2 "leaves a tile empty" -- "$mpirun" -np 3 "${train[@]}" --grid 1x17
 fi
 
 [ $failures = 0 ] && echo "every careless line got its message" || { echo "$failures lines failed"; exit 1; }

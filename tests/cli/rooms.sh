@@ -18,8 +18,8 @@ comm: base geometry
 ops: base geometry graph comm
 data: base geometry
 runtime: base geometry graph models plan schedule comm ops data
-oracle: base geometry graph data runtime ops plan
-io: base geometry graph plan runtime
+oracle: base geometry graph comm data runtime ops plan
+io: base geometry graph plan schedule runtime
 '
 integer_rooms=' base geometry graph models plan schedule '
 

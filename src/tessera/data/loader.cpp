@@ -44,7 +44,12 @@ Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& o
   // Side by side, because a part with one empty side must still have the others inside.
   for (const Axis axis : {Axis::batch, Axis::height, Axis::width})
     ensure(whole[axis].contains(part_[axis]), "part ", part_, " reaches outside the batch ", whole);
-  tasks_per_batch_ = std::max<std::int64_t>(1, part_.batch().size());
+  const auto intervals = options.samples.empty() ? std::vector<Interval>{part_.batch()} : options.samples;
+  for (const Interval& interval : intervals) {
+    ensure(whole.batch().contains(interval), "samples ", interval, " reach outside the batch ", whole);
+    for (std::int64_t i = interval.begin; i < interval.end; ++i) positions_.push_back(i);
+  }
+  tasks_per_batch_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(positions_.size()));
 
   if (options.workers == 0) return;
   slots_.resize(static_cast<std::size_t>(options.prefetch_batches));
@@ -87,7 +92,7 @@ void Loader::start_at(std::int64_t step) {
 Batch Loader::take_buffers() {
   for (const auto& buffer : buffers_)
     if (only_holder(buffer.images) && only_holder(buffer.labels)) return buffer;
-  const std::int64_t samples = part_.batch().size();
+  const auto samples = static_cast<std::int64_t>(positions_.size());
   const at::TensorOptions images = at::TensorOptions().dtype(options_.dtype);
   Batch fresh;
   fresh.images = at::empty({samples, source_->image_shape()[0], part_.height().size(), part_.width().size()}, images,
@@ -106,13 +111,15 @@ Loader::Slot Loader::begin_batch(std::int64_t step) {
     slot.error = std::current_exception();
   }
   slot.batch.epoch = step / batches_per_epoch();
-  slot.batch.first_sample = step % batches_per_epoch() * options_.batch_size + part_.batch().begin;
+  slot.batch.first_sample = step % batches_per_epoch() * options_.batch_size;
+  if (!positions_.empty()) slot.batch.first_sample += positions_.front();
   return slot;
 }
 
 void Loader::read_sample(const Batch& batch, std::int64_t sample) const {
-  if (sample >= part_.batch().size()) return;  // A part without samples still has one task, so that its slot gets done.
-  const std::int64_t position = batch.first_sample + sample;
+  const auto i = static_cast<std::size_t>(sample);
+  if (i >= positions_.size()) return;  // A part without samples still has one task, so that its slot gets done.
+  const std::int64_t position = batch.first_sample + positions_[i] - positions_.front();
   const std::int64_t index =
       options_.shuffle ? Shuffle(source_->size(), options_.seed, batch.epoch)(position) : position;
   batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(index);

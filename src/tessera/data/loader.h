@@ -23,6 +23,8 @@ struct LoaderOptions {
   /// What this rank needs of a batch: the samples (numbered within the batch), rows and columns. Nothing set: all of
   /// it. Empty rows or columns give labels and images without pixels; no samples give empty tensors.
   std::optional<Box> part = std::nullopt;
+  /// Several intervals of samples in place of the part's one, in the order in which they are to lie.
+  std::vector<Interval> samples = {};
   /// The order is a function of (seed, epoch), or that of the source when shuffle is off.
   std::uint64_t seed = 0;
   bool shuffle = true;
@@ -94,6 +96,7 @@ class Loader {
   std::shared_ptr<const ImageSource> source_;
   LoaderOptions options_;
   Box part_;
+  std::vector<std::int64_t> positions_;  // of the samples within a batch
   std::int64_t tasks_per_batch_;
   double waited_seconds_ = 0;
 

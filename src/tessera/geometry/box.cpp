@@ -17,6 +17,24 @@ std::vector<Interval> split_evenly(Interval whole, std::int64_t parts) {
   return out;
 }
 
+std::vector<Box> difference(const Box& whole, const Box& hole) {
+  if (whole.empty()) return {};
+  if (intersect(whole, hole).empty()) return {whole};
+  std::vector<Box> out;
+  Box rest = whole;
+  // One axis after the other: what lies before and behind the hole goes, the slice that holds it stays.
+  for (const Axis axis : all_axes) {
+    for (const Interval& side :
+         {Interval{rest[axis].begin, hole[axis].begin}, Interval{hole[axis].end, rest[axis].end}})
+      if (!side.empty()) {
+        out.push_back(rest);
+        out.back()[axis] = side;
+      }
+    rest[axis] = intersect(rest[axis], hole[axis]);
+  }
+  return out;
+}
+
 Partition grid_partition(const Box& whole, const Grid& grid) {
   Partition out;
   for (const auto& rows : split_evenly(whole.height(), grid.rows))

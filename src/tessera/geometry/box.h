@@ -81,6 +81,9 @@ struct Box {
   }
 };
 
+/// The part of `whole` outside `hole`, as boxes that do not overlap; all of it when the two do not meet.
+std::vector<Box> difference(const Box& whole, const Box& hole);
+
 /// A box of images: batch × height × width.
 inline Box image_box(Interval batch, Interval height, Interval width) {
   return Box{{batch, Interval{0, 1}, height, width}};

@@ -85,6 +85,11 @@ class Operation {
   virtual Box input_box(const Box& out, std::size_t i, Shapes inputs) const { return out; }
   /// Which part of the output belongs to the owner of `in`: boxes of a partition give boxes of a partition.
   virtual Box owned_output(const Box& in, Shapes inputs) const { return in; }
+  /// Whether what lies outside the image counts as zero; then a rank may hold these zeros around its part.
+  virtual bool pads_with_zeros() const { return false; }
+  /// Whether each output is a sum over all positions of the input: then every rank adds up what it owns, and the sums
+  /// meet, instead of the pixels.
+  virtual bool reduces_positions() const { return false; }
 
   virtual Cost cost(Shapes inputs, const Box& out) const = 0;
   /// A few words for tables: "3x3 64->128 /2".

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/io/build_info.h"
+#include "tessera/io/json_file.h"
 
 namespace tessera {
 namespace {
@@ -48,21 +49,41 @@ Json plan_json(const Plan& plan, const Graph& graph) {
     stages.push_back({{"first_node", graph.nodes()[static_cast<std::size_t>(stage.first_node)].name},
                       {"last_node", graph.nodes()[static_cast<std::size_t>(stage.end_node - 1)].name},
                       {"grid", {stage.grid.rows, stage.grid.columns}},
+                      {"batch_ways", stage.batch_ways},
                       {"ranks", stage.ranks}});
   const Shape& image = graph.nodes()[0].shape;
   return {{"image", {image.channels, image.height, image.width}},
           {"batch_size", plan.batch_size},
-          {"micros", plan.micros},
+          {"global_batch", plan.global_batch()},
+          {"parts", plan.parts},
+          {"micros", plan.micros()},
           {"replicas", plan.replicas},
-          {"schedule", plan.schedule},
+          {"directions", plan.directions()},
+          {"times", plan.times},
+          {"schedule", to_string(plan.schedule)},
+          {"fused_layers", plan.fused_layers},
+          {"batch_norm", to_string(plan.batch_norm)},
+          {"grad_sync", to_string(plan.grad_sync)},
           {"ranks", plan.ranks()},
           {"stages", stages}};
+}
+
+Json parts_json(const std::vector<PartSeconds>& ranks) {
+  Json out = Json::array();
+  for (const auto& parts : ranks) {
+    Json rank;
+    for (std::size_t p = 0; p < parts.size(); ++p) rank[std::string(part_names[p])] = parts[p];
+    out.push_back(rank);
+  }
+  return out;
 }
 
 // JSON has no infinity; null stands for it.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-void write(const std::string& path, const Json& document) {
+}  // namespace
+
+void write_json(const std::string& path, const Json& document) {
   const std::string temporary = path + ".part";
   {
     std::ofstream out(temporary);
@@ -78,8 +99,6 @@ void write(const std::string& path, const Json& document) {
   std::filesystem::rename(temporary, path, error);
   if (error) throw Error(concat("could not write ", path, ": ", error.message()));
 }
-
-}  // namespace
 
 BuildInfo build_info() { return {TESSERA_VERSION, TESSERA_COMMIT, TESSERA_COMPILER, TESSERA_SANITIZERS}; }
 
@@ -109,45 +128,47 @@ void check_writable(const std::string& path) {
 }
 
 void write_report(const std::string& path, const RunReport& r, const Plan& plan, const Graph& graph) {
-  const Spread speed = images_per_second(r.steps, plan.batch_size);
+  const Spread speed = images_per_second(r.steps, plan.global_batch());
   Json steps = Json::array();
   for (const auto& s : r.steps)
     steps.push_back({{"step", s.step + 1},
                      {"epoch", s.epoch + 1},
                      {"loss", s.loss},
                      {"seconds", s.seconds},
-                     {"data_seconds", s.data_seconds},
+                     {"data_seconds", s.part(Part::data)},
                      {"learning_rate", s.learning_rate}});
-  write(path, {{"tessera", build_json()},
-               {"machine", machine_json()},
-               {"command", r.command},
-               {"model", r.model},
-               {"dtype", r.dtype},
-               {"threads", r.threads},
-               {"trainable_parameters", graph.trainable_elements()},
-               {"plan", plan_json(plan, graph)},
-               {"images_per_second", {{"median", speed.median}, {"p10", speed.low}, {"p90", speed.high}}},
-               {"peak_bytes", r.peak_bytes},
-               {"peak_resident_bytes", peak_resident_bytes()},
-               {"steps", steps}});
+  write_json(path, {{"tessera", build_json()},
+                    {"machine", machine_json()},
+                    {"command", r.command},
+                    {"model", r.model},
+                    {"dtype", r.dtype},
+                    {"threads", r.threads},
+                    {"trainable_parameters", graph.trainable_elements()},
+                    {"plan", plan_json(plan, graph)},
+                    {"images_per_second", {{"median", speed.median}, {"p10", speed.low}, {"p90", speed.high}}},
+                    {"peak_bytes", r.peak_bytes},
+                    {"rank_seconds", r.rank_seconds},
+                    {"rank_parts", parts_json(r.rank_parts)},
+                    {"peak_resident_bytes", peak_resident_bytes()},
+                    {"steps", steps}});
 }
 
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph) {
-  write(path, {{"tessera", build_json()}, {"plan", plan_json(plan, graph)}});
+  write_json(path, {{"tessera", build_json()}, {"plan", plan_json(plan, graph)}});
 }
 
 void write_verification(const std::string& path, const VerifyReport& r, const Plan& plan, const Graph& graph) {
   Json differences = Json::array();
   for (const auto& d : r.differences)
     differences.push_back({{"what", d.what}, {"step", d.step + 1}, {"relative", number(d.relative)}});
-  write(path, {{"tessera", build_json()},
-               {"machine", machine_json()},
-               {"plan", plan_json(plan, graph)},
-               {"passed", r.passed},
-               {"tolerance", r.tolerance},
-               {"largest", number(r.largest)},
-               {"tensors_compared", r.compared},
-               {"differences", differences}});
+  write_json(path, {{"tessera", build_json()},
+                    {"machine", machine_json()},
+                    {"plan", plan_json(plan, graph)},
+                    {"passed", r.passed},
+                    {"tolerance", r.tolerance},
+                    {"largest", number(r.largest)},
+                    {"tensors_compared", r.compared},
+                    {"differences", differences}});
 }
 
 }  // namespace tessera

@@ -27,6 +27,10 @@ struct RunReport {
   int threads = 0;
   std::vector<StepReport> steps;
   std::vector<std::int64_t> peak_bytes;  ///< of tensors, by rank
+  // Means over all steps but the first, by rank.
+  std::vector<double> rank_seconds;             ///< of a step
+  std::vector<PartSeconds> rank_parts;          ///< of these, what was not computing
+  std::vector<std::vector<TraceEvent>> events;  ///< by rank, where they were put down
 };
 
 struct VerifyReport {

@@ -11,7 +11,7 @@ class ConcatKernel final : public Kernel {
   Slab forward(const ForwardArgs& args) override {
     std::int64_t channels = 0;
     for (const auto& shape : inputs_) channels += shape.channels;
-    Slab out = empty_slab(args.out, channels, args.inputs[0].data.options());
+    Slab out = args.into.defined() ? args.into : empty_slab(args.out, channels, args.inputs[0].data.options());
     std::int64_t at = 0;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       out.data.narrow(1, at, inputs_[i].channels).copy_(narrowed(args.inputs[i], args.out).data);

@@ -1,13 +1,16 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/torch_compat.h"
+#include "tessera/ops/winograd.h"
 
 namespace tessera {
 namespace {
@@ -20,7 +23,8 @@ struct Reach {
 
 Reach reach(const Window& window, const Interval& out, const Interval& have, std::int64_t image) {
   const Interval need = window.input_of(out);
-  const Interval inside = intersect(need, Interval{0, image});
+  // A slab that reaches outside the image holds the padding itself.
+  const Interval inside = have.contains(need) ? need : intersect(need, Interval{0, image});
   // Outputs that see nothing but padding: no row of the slab is read.
   if (inside.empty()) {
     const std::int64_t nowhere = std::clamp(inside.begin, have.begin, have.end);
@@ -42,6 +46,13 @@ class ConvKernel final : public Kernel {
       : op_(op), input_(input), parameters_(std::move(parameters)) {}
 
   Slab forward(const ForwardArgs& args) override {
+    if (const auto w = winograd(args.inputs[0], args.out)) {
+      Slab out = args.into.defined() ? args.into : empty_slab(args.out, op_.options.out, w->input.data.options());
+      const float* const bias = op_.options.bias ? parameters_.values[1].data_ptr<float>() : nullptr;
+      winograd_forward(rows_of<const float>(w->input.data), w->origin, parameters_.values[0], bias,
+                       rows_of<float>(out.data));
+      return out;
+    }
     const Problem p = problem(args.inputs[0], args.out);
     const OptionalTensor bias = op_.options.bias ? OptionalTensor(parameters_.values[1]) : OptionalTensor();
     at::Tensor out = at::convolution(p.input, parameters_.values[0], bias, stride(), p.pad, dilation(), false,
@@ -51,6 +62,12 @@ class ConvKernel final : public Kernel {
 
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
+    if (const auto w = winograd(args.inputs[0], gradient.box)) {
+      Slab dx = empty_slab(w->input.box, input_.channels, gradient.data.options());
+      winograd_input_gradient(rows_of<const float>(gradient.data), w->origin, parameters_.values[0],
+                              rows_of<float>(dx.data));
+      return {dx};
+    }
     const Problem p = problem(args.inputs[0], gradient.box);
     at::Tensor dx = std::get<0>(backward(p, gradient.data, {true, false, false}));
     if (p.padded)
@@ -60,6 +77,12 @@ class ConvKernel final : public Kernel {
 
   void weight_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
+    if (const auto w = winograd(args.inputs[0], gradient.box)) {
+      winograd_weight_gradient(rows_of<const float>(w->input.data), w->origin, rows_of<const float>(gradient.data),
+                               parameters_.gradients[0]);
+      if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient.data, at::IntArrayRef({0, 2, 3})));
+      return;
+    }
     const auto [dx, dw, db] =
         backward(problem(args.inputs[0], gradient.box), gradient.data, {false, true, op_.options.bias});
     parameters_.gradients[0].add_(dw);
@@ -81,6 +104,31 @@ class ConvKernel final : public Kernel {
 
   std::array<std::int64_t, 2> stride() const { return {op_.windows.height.stride, op_.windows.width.stride}; }
   std::array<std::int64_t, 2> dilation() const { return {op_.windows.height.dilation, op_.windows.width.dilation}; }
+
+  struct Winograd {
+    Slab input;  // what the window sees of the slab
+    WinogradOrigin origin;
+  };
+
+  // Set where that is the faster way.
+  std::optional<Winograd> winograd(const Slab& slab, const Box& out) const {
+    const auto fits = [](const Window& w) { return w.kernel == 3 && w.stride == 1 && w.dilation == 1; };
+    const at::Tensor& weights = parameters_.values[0];
+    if (!fits(op_.windows.height) || !fits(op_.windows.width) || op_.options.groups != 1 || !weights.is_cpu() ||
+        weights.scalar_type() != at::kFloat ||
+        !winograd_pays(input_.channels, op_.options.out, out.batch().size(), out.height().size(), out.width().size()))
+      return std::nullopt;
+    const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);
+    const Reach columns = reach(op_.windows.width, out.width(), slab.box.width(), input_.width);
+    if (rows.view.empty() || columns.view.empty()) return std::nullopt;
+    Box box = slab.box;
+    box[Axis::batch] = out.batch();
+    box[Axis::height] = rows.view;
+    box[Axis::width] = columns.view;
+    Slab seen{{}, box};
+    if (slab.defined()) seen = narrowed(slab, box);
+    return Winograd{seen, {-rows.before, -columns.before}};
+  }
 
   Problem problem(const Slab& slab, const Box& out) const {
     const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);

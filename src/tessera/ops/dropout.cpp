@@ -31,7 +31,7 @@ class DropoutKernel final : public Kernel {
         for (std::int64_t r = begin; r < end; ++r) {
           const scalar_t* x = from.row(r);
           scalar_t* y = to.row(r);
-          const std::int64_t sample = in.box.batch().begin + r / from.rows;
+          const std::int64_t sample = pass.first_sample + in.box.batch().begin + r / from.rows;
           const std::int64_t row = in.box.height().begin + r % from.rows;
           // The element's place in the whole batch: the same on every plan.
           const std::int64_t first =

@@ -7,16 +7,33 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/meter.h"
+#include "tessera/comm/communicator.h"
 #include "tessera/graph/graph.h"
 #include "tessera/ops/slab.h"
 
 namespace tessera {
 
-/// Tensors of a node in the order of its parameter specs. Gradients are undefined for running statistics, and are
-/// added to, never overwritten.
+/// Tensors of a node in the order of its parameter specs. What a step adds to them: gradients, and for running
+/// statistics the new shares (see StatisticsShare). They are added to, never overwritten.
 struct NodeParameters {
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> gradients;
+};
+
+/// How a micro enters the running statistics. Sequential training lets them decay once a micro, in the order of the
+/// micros; so after a step of n micros they are d^n·old + Σ d^(n-1-i)·(1-d)·new_i, whoever runs micro i, and when. Each
+/// rank adds its terms to the accumulators, which are summed over ranks like gradients.
+struct StatisticsShare {
+  std::int64_t micro = 0, micros = 1;  ///< i and n
+  double share = 1;                    ///< of this rank among those that have the same statistics
+};
+
+/// Who a kernel has to agree with. Null: alone.
+struct KernelGroups {
+  Meter* meter = nullptr;         ///< counts the time that it takes
+  Communicator* norm = nullptr;   ///< ranks whose samples and tiles are normalised together
+  Communicator* tiles = nullptr;  ///< ranks that hold tiles of the same samples; the first has the upper left one
 };
 
 /// What all kernels of a pass may know of the run.
@@ -24,30 +41,40 @@ struct PassInfo {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   std::int64_t batch = 1;  ///< samples that the loss is averaged over: the whole batch, not the micro
-  at::Tensor labels;       ///< of the micro's samples
+  at::Tensor labels;       ///< of the rank's samples of the micro
+  /// Where the micro's samples begin in the whole batch. Boxes count from there.
+  std::int64_t first_sample = 0;
+  StatisticsShare statistics = {};
+  at::TensorOptions options = at::kFloat;  ///< of activations
+  KernelGroups groups = {};
 };
 
 using Saved = std::vector<at::Tensor>;
 
 struct ForwardArgs {
   std::span<const Slab> inputs;
-  Box out;  ///< the box of the output to make
+  Box out;    ///< the box of the output to make
+  Box owned;  ///< the part of it that no other rank owns; of the input where the operation reduces positions
   const PassInfo& pass;
   Saved& saved;
+  /// Memory for `out`, a part of something larger maybe. A kernel may ignore it and return memory of its own.
+  Slab into = {};
 };
 
 struct BackwardArgs {
   /// Data is there for the inputs that needs() names; all have their boxes.
   std::span<const Slab> inputs;
   Slab output;  ///< data only if needs() names it
-  /// The output's gradient: the sum of these. Two only if the kernel takes_gradient_terms(). The kernel may
-  /// overwrite those whose tensor nobody else holds.
+  /// The output's gradient: the sum of these, each all over the box that forward made. Two only if the kernel
+  /// takes_gradient_terms(); none where the output belongs to another rank and the operation reduces positions. The
+  /// kernel may overwrite those whose tensor nobody else holds.
   std::vector<Slab> gradients;
   /// Which inputs want a gradient.
   std::vector<bool> wanted;
   /// By input, only where the kernel takes_addend(): what to add to the input's gradient on the way. It may be
   /// overwritten like the gradients.
   std::vector<Slab> addends;
+  Box owned;  ///< as in forward
   const PassInfo& pass;
   Saved& saved;
 };

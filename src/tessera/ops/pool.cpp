@@ -75,7 +75,7 @@ class MaxPoolKernel final : public Kernel {
 
   Slab forward(const ForwardArgs& args) override {
     const Slab in = narrowed(args.inputs[0], seen_box(op_.windows, input_, args.out));
-    Slab out = empty_slab(args.out, input_.channels, in.data.options());
+    Slab out = args.into.defined() ? args.into : empty_slab(args.out, input_.channels, in.data.options());
     Slab winners = empty_slab(args.out, input_.channels, in.data.options().dtype(at::kByte));
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "max_pool", [&] {
       const auto x = rows_of<const scalar_t>(in.data);
@@ -147,7 +147,7 @@ class AvgPoolKernel final : public Kernel {
 
   Slab forward(const ForwardArgs& args) override {
     const Slab in = narrowed(args.inputs[0], seen_box(op_.windows, input_, args.out));
-    Slab out = empty_slab(args.out, input_.channels, in.data.options());
+    Slab out = args.into.defined() ? args.into : empty_slab(args.out, input_.channels, in.data.options());
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "avg_pool", [&] {
       const auto x = rows_of<const scalar_t>(in.data);
       const auto y = rows_of<scalar_t>(out.data);
@@ -203,17 +203,29 @@ class AvgPoolKernel final : public Kernel {
   const Shape input_;
 };
 
+// Every tile adds up its own pixels; the sums meet in the group. The output belongs to the first tile.
 class GlobalAvgPoolKernel final : public Kernel {
  public:
   explicit GlobalAvgPoolKernel(const Shape& input) : input_(input) {}
   Slab forward(const ForwardArgs& args) override {
-    const at::Tensor mean = args.inputs[0].data.sum({2, 3}, /*keepdim=*/true).div_(input_.height * input_.width);
-    return {channels_last(mean), args.out};
+    at::Tensor mean = channels_last(narrowed(args.inputs[0], args.owned).data.sum({2, 3}, /*keepdim=*/true));
+    mean.div_(input_.height * input_.width);
+    if (Communicator* group = args.pass.groups.tiles) {
+      const Meter::Timed timed(args.pass.groups.meter, Part::norms);
+      group->all_reduce(mean).wait();
+    }
+    return {args.out.empty() ? at::Tensor() : mean, args.out};
   }
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
-    const Slab& gradient = args.gradients[0];
-    Slab dx = empty_slab(args.inputs[0].box, input_.channels, gradient.data.options());
-    dx.data.copy_(gradient.data.div(input_.height * input_.width).expand(dx.data.sizes()));
+    Slab dx = empty_slab(args.owned, input_.channels, args.pass.options);
+    at::Tensor gradient = args.gradients.empty()
+                              ? at::empty({dx.data.size(0), input_.channels, 1, 1}, dx.data.options())
+                              : args.gradients[0].data.contiguous();
+    if (Communicator* group = args.pass.groups.tiles) {
+      const Meter::Timed timed(args.pass.groups.meter, Part::norms);
+      group->broadcast(gradient, Rank{0}).wait();
+    }
+    dx.data.copy_(gradient.div(input_.height * input_.width).expand(dx.data.sizes()));
     return {dx};
   }
   BackwardNeeds needs() const override { return {{false}}; }

@@ -31,6 +31,15 @@ Slab narrowed(const Slab& slab, const Box& box) {
   return {data, box};
 }
 
+bool dense(const at::Tensor& t) {
+  std::int64_t run = 1;
+  for (const std::int64_t dim : {1, 3, 2, 0}) {
+    if (t.size(dim) != 1 && t.stride(dim) != run) return false;
+    run *= t.size(dim);
+  }
+  return true;
+}
+
 at::Tensor channels_last(const at::Tensor& t) {
   const at::Tensor dense = t.contiguous(at::MemoryFormat::ChannelsLast);
   // Where a dimension has size one, torch accepts any stride; loops over rows need the true one.

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// data is [batch, channels, height, width] in channels-last memory and covers exactly `box`, which may be a part of
-/// the value. Copies share the data.
+/// data is [batch, channels, height, width] in channels-last memory, rows maybe apart, and covers exactly `box`, which
+/// may be a part of the value, or reach outside the image, where data is zero. Copies share the data.
 struct Slab {
   at::Tensor data;
   Box box;
@@ -19,6 +19,10 @@ struct Slab {
 Slab empty_slab(const Box& box, std::int64_t channels, const at::TensorOptions& options);
 /// The part of a slab that covers `box`, which must lie inside; shares the data.
 Slab narrowed(const Slab& slab, const Box& box);
+/// Whether writing into this tensor disturbs nobody.
+inline bool exclusive(const at::Tensor& t) { return t.use_count() == 1 && t.storage().use_count() == 1; }
+/// Whether its numbers lie without gaps.
+bool dense(const at::Tensor& t);
 /// The same numbers in channels-last memory with canonical strides. A copy only if the memory is laid out otherwise.
 at::Tensor channels_last(const at::Tensor& t);
 

@@ -88,7 +88,7 @@ AutogradOracle::AutogradOracle(const Graph& graph, const Parameters& initial, co
     : impl_(new Impl{graph, options, {}, {}, nullptr}) {
   for (const auto& p : initial.all()) {
     auto copy = p.value.detach().clone(at::MemoryFormat::Contiguous);
-    if (p.gradient.defined()) {
+    if (p.trainable) {
       copy.requires_grad_(true);
       impl_->trainable.push_back(copy);
     }

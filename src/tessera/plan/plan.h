@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -12,45 +13,122 @@
 
 namespace tessera {
 
+/// Which way through the ranks a pipeline runs. `up` is the mirror image: rank r of a replica stands where last - r
+/// stands in `down`.
+enum class Direction { down, up };
+
+/// The order of a step's actions; see schedule/.
+enum class ScheduleKind { gpipe, one_f_one_b, zero_bubble, gems_mast, gems_master, chimera };
+std::string_view to_string(ScheduleKind kind);
+/// Throws UsageError with the names there are.
+ScheduleKind parse_schedule(const std::string& name);
+
+/// What batch norm takes its statistics over.
+enum class NormScope {
+  local,   ///< each rank's own part of the micro: the published systems' way, and not exact
+  micro,   ///< the whole micro, all its tiles and batch ways together
+  global,  ///< the micros of all replicas together
+};
+std::string_view to_string(NormScope scope);
+
+/// How the gradients of a parameter's copies are added up.
+enum class GradSync {
+  flat,          ///< one all-reduce over all copies
+  hierarchical,  ///< each node's local master collects, masters all-reduce, masters broadcast
+};
+std::string_view to_string(GradSync sync);
+
 /// What the flags ask for, in the seeds' names. Unset: not asked for, nothing is divided.
 struct PlanOptions {
   std::int64_t batch_size = 32;
   std::int64_t parts = 1;  ///< micros a batch
   std::optional<std::int64_t> split_size;
   std::optional<std::string> balance;
+  std::string balance_by = "time";  ///< or "memory"
   std::optional<std::string> num_spatial_parts;
+  std::optional<std::string> grid;
   std::optional<std::int64_t> spatial_size;
   std::optional<std::string> slice_method;
+  std::optional<std::string> schedule;
   std::optional<std::int64_t> times;
   std::optional<std::int64_t> local_dp;
+  std::optional<std::int64_t> replicas;
   std::optional<std::int64_t> fused_layers;
   bool halo_d2 = false;
+  std::string batch_norm = "micro";
+  std::string grad_sync = "flat";
+  std::optional<std::int64_t> num_hp;
+  bool dp_only = false;
+  std::optional<std::int64_t> ranks_per_node;
 };
 
-/// Consecutive nodes run by one group of ranks.
+/// Consecutive nodes run by one group of ranks: its members. Member way·tiles + tile has the tile (row by row) of the
+/// way's share of a micro's samples.
 struct Stage {
   int first_node = 0, end_node = 0;
   Grid grid;
-  std::vector<int> ranks;
+  std::int64_t batch_ways = 1;
+  std::vector<int> ranks = {};  ///< of the members, within a replica, direction down
+
+  int members() const { return static_cast<int>(ranks.size()); }
 };
 
+/// A step trains replicas · directions · batches of one direction, each of batch_size samples in micros; all together
+/// are the batch that sequential training would take.
 struct Plan {
-  std::int64_t batch_size = 0;
-  std::int64_t micros = 1;
+  std::int64_t batch_size = 0;  ///< samples of one batch of one replica
+  std::int64_t parts = 1;       ///< micros of one batch
   std::int64_t replicas = 1;
-  std::string schedule = "1f1b";
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  std::int64_t times = 1;  ///< gems_master: batches of each direction
   std::vector<Stage> stages;
+  std::int64_t fused_layers = 0;  ///< cells that share a margin exchange; 0: none is shared
+  NormScope batch_norm = NormScope::micro;
+  GradSync grad_sync = GradSync::flat;
+  std::int64_t ranks_per_node = 0;  ///< 0: as the launcher says
 
-  std::int64_t micro_size() const { return batch_size / micros; }
-  int ranks() const;
+  bool bidirectional() const { return schedule >= ScheduleKind::gems_mast; }
+  int directions() const { return bidirectional() ? 2 : 1; }
+  std::int64_t micro_size() const { return batch_size / parts; }
+  /// Micros that one replica runs in a step, in a direction and in all.
+  std::int64_t micros(Direction direction) const;
+  std::int64_t micros() const { return micros(Direction::down) + micros(Direction::up); }
+  /// Samples of a step over all replicas and directions: the batch of the sequential run that this plan equals, and the
+  /// micros that run takes it in.
+  std::int64_t global_batch() const { return replicas * micros() * micro_size(); }
+  std::int64_t global_micros() const { return batch_norm == NormScope::global ? micros() : replicas * micros(); }
+  /// Where a micro's samples begin in the global batch.
+  std::int64_t first_sample(std::int64_t replica, Direction direction, std::int64_t micro) const;
+
+  int ranks_per_replica() const;
+  int ranks() const { return static_cast<int>(replicas) * ranks_per_replica(); }
+  /// The rank, within its replica, of a stage's member in a direction.
+  int rank_of(Direction direction, int stage, int member) const;
+
+  /// The member of a stage that a rank is.
+  struct Place {
+    Direction direction = Direction::down;
+    int stage = 0;
+    int member = 0;
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+  /// One a direction.
+  std::vector<Place> places_of(int rank_in_replica) const;
 };
 
 /// What is wrong with the options whatever the network is. Throws UsageError.
 void check_plan_options(const PlanOptions& options);
 
+/// The grids of the spatial stages, by --grid or by --num-spatial-parts and --slice-method; none if not asked for.
+/// Throws UsageError.
+std::vector<Grid> requested_grids(const PlanOptions& options);
+
 /// Throws UsageError with everything that is wrong. `ranks_started`: how many ranks the launcher has started; unset
 /// when ranks are threads, which are as many as the plan needs.
 Plan make_plan(const Graph& graph, const PlanOptions& options, std::optional<int> ranks_started = std::nullopt);
+
+/// The plan of the sequential run that trains alike: one rank, the global batch, as many micros.
+Plan sequential_plan(const Graph& graph, const Plan& plan);
 
 /// For people: stages, cells, costs and memory as a table. element_bytes: 4 or 8.
 std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes);

@@ -1,9 +1,14 @@
-// Runs the steps of a program: forward, and Tessera's own reverse walk. It decides what is kept and when it is freed;
-// the autograd engine has no part in it.
+// Runs the steps of one stage on one of its members: forward, and Tessera's own reverse walk. It decides what is kept
+// and when it is freed, and when values and gradients travel; the autograd engine has no part in it.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <optional>
 #include <vector>
 
+#include "tessera/comm/exchange.h"
+#include "tessera/plan/layout.h"
 #include "tessera/runtime/program.h"
 
 namespace tessera {
@@ -11,39 +16,117 @@ namespace tessera {
 /// What is alive of one micro between its forward and the end of its backward.
 struct MicroState {
   PassInfo pass;
-  std::vector<Slab> values;                  ///< by value; data undefined where it was freed, the box stays
+  int micro = 0;
+  std::vector<Slab> values;                  ///< by value, all over its frame; data undefined where it was freed
   std::vector<std::vector<Slab>> gradients;  ///< by value: terms whose sum is the gradient, at most two
   std::vector<Saved> saved;                  ///< by step
+  std::map<int, Movement> arriving;          ///< by value: margins, or the value from another stage, under way
+  std::map<int, std::vector<Slab>> margins;  ///< of values that are thrown away and made again: what others sent
+  std::vector<Movement> leaving;             ///< values on their way to later stages
+
+  /// A gradient under way to this member: from neighbours (margins) or later stages.
+  struct Returning {
+    Movement movement;
+    Slab gradient;
+  };
+  std::multimap<int, Returning> returning;  ///< by value
+  bool expects_gradients = false;
+
+  /// What a weight gradient that was put off looks at.
+  struct Deferred {
+    std::size_t step;
+    std::vector<Slab> inputs, gradients;
+  };
+  std::vector<Deferred> deferred;
+};
+
+/// Where a stage's member stands among the others. All must outlive the executor.
+struct Wiring {
+  const Plan& plan;
+  const Layout& layout;
+  Plan::Place place;
+  Communicator* pipeline = nullptr;  ///< the ranks of the replica; may be null where nothing travels
+  Meter* meter = nullptr;
 };
 
 /// Belongs to one thread. Several micros may be alive at once, each with its own state.
 class Executor {
  public:
+  /// Called when the gradients of all parameters from this node on are complete, as far as one micro goes.
+  using WeightsDone = std::function<void(int complete_from)>;
+
   /// The graph must outlive the executor.
-  Executor(const Graph& graph, const Parameters& parameters, Recompute recompute = Recompute::norm);
+  Executor(const Graph& graph, const Parameters& parameters, const Wiring& wiring, Recompute recompute);
 
-  /// Runs the graph on the images of a micro; returns the sum of its samples' losses.
-  /// images.box.batch() says which samples of the whole batch these are.
-  double forward(MicroState& state, Slab images, PassInfo pass);
-  /// Adds the gradient of (sum of the micro's losses)/pass.batch to the parameters' gradients; frees the state.
-  void backward(MicroState& state);
+  /// Posts the receives of what other stages send for a micro's forward, or backward. May be called ahead of time;
+  /// otherwise forward() and backward() do it.
+  void expect_values(MicroState& state, int micro, const at::TensorOptions& options);
+  void expect_gradients(MicroState& state);
 
+  /// Runs the stage on a micro; returns the sum of its samples' losses, 0 where the loss is not made. `images` covers
+  /// image_box(), and is undefined where the stage does not read them.
+  double forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass);
+  /// Adds the gradient of (sum of the micro's losses)/pass.batch to the parameters' gradients; frees the state. With
+  /// `defer_weights` it leaves what weight_gradients() needs.
+  void backward(MicroState& state, bool defer_weights = false, const WeightsDone& done = {});
+  void weight_gradients(MicroState& state, const WeightsDone& done = {});
+  /// Waits until everything this member has sent is gone. At the end of a step.
+  void flush();
+
+  /// The part of the images that this member reads; empty: none.
+  const Box& image_box() const { return boxes_[0].held; }
+  bool makes_loss() const;
   const Program& program() const { return program_; }
 
  private:
+  /// This member's boxes of a value, out of the layout.
+  struct Boxes {
+    Box owned, made, held, frame;
+  };
+  struct Link {
+    Exchange exchange;
+    int transfer;
+  };
+
+  const Boxes& boxes(int v) const { return boxes_[static_cast<std::size_t>(v)]; }
   Slab& value(MicroState& state, int v) const { return state.values[static_cast<std::size_t>(v)]; }
+  bool runs(const Step& step) const { return step.reduces || !boxes(step.output).made.empty(); }
+  Box owned_box(const Step& step) const { return boxes(step.reduces ? step.inputs[0] : step.output).owned; }
+  Tag tag(const MicroState& state, const Link& link, bool backward) const;
+
+  /// Memory for a value with its margin; zeros where it reaches outside the image.
+  Slab new_frame(int v, const at::TensorOptions& options) const;
+  void forward_step(MicroState& state, std::size_t s);
+  /// Runs `make(into)` with the memory where the value belongs; returns the value all over its frame.
+  template <class Make>
+  Slab make_framed(const MicroState& state, int v, const Make& make) const;
+  void send_away(MicroState& state, int v);
+  /// Waits for what is under way to this value.
+  void settle(MicroState& state, int v) const;
+  void release(MicroState& state, int v) const;
   /// Makes a value again that was thrown away in forward.
   void restore(MicroState& state, int v);
   std::vector<Slab> gather(const MicroState& state, const Step& step) const;
-  /// The output's gradient in the form that the step's kernel takes, all over its box.
+
+  void backward_step(MicroState& state, std::size_t s, bool defer_weights);
+  /// The output's gradient in the form that the step's kernel takes, all over the box that was made.
   std::vector<Slab> take_gradients(MicroState& state, const Step& step) const;
   /// What the step's kernel adds to its inputs' gradients while it writes them.
   std::vector<Slab> take_addends(MicroState& state, const Step& step) const;
   void accumulate(MicroState& state, int v, Slab term) const;
-  void backward_step(MicroState& state, std::size_t s);
+  /// All terms that reach beyond `inside` in one that covers `box`.
+  Slab take_merged(MicroState& state, int v, const Box& inside, const Box& box) const;
+  /// Sends gradients back to where the value came from.
+  void send_back(MicroState& state, int v);
 
   const Graph& graph_;
+  const Wiring wiring_;
   Program program_;
+  std::vector<Boxes> boxes_;                // by value
+  std::vector<std::vector<bool>> waits_;    // by step and input: whether it looks beyond what is made here
+  std::map<int, Link> margins_, arrivals_;  // by value
+  std::multimap<int, Link> departures_;     // by value
+  std::vector<Movement> outbox_;            // gradients on their way to earlier stages
 };
 
 }  // namespace tessera

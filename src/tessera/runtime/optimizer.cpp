@@ -52,13 +52,12 @@ Optimizer::Optimizer(const OptimizerOptions& o, at::Tensor values, at::Tensor gr
 Optimizer::~Optimizer() = default;
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 
-double Optimizer::clip() {
-  if (impl_->clip_norm <= 0) return 0;
-  const double norm = impl_->gradients.norm().item<double>();
+bool Optimizer::clips() const { return impl_->clip_norm > 0; }
+
+void Optimizer::clip(double norm) {
   // As torch does it, with the same guard against a norm of zero.
   const double factor = impl_->clip_norm / (norm + 1e-6);
-  if (factor < 1) impl_->gradients.mul_(factor);
-  return norm;
+  if (clips() && factor < 1) impl_->gradients.mul_(factor);
 }
 
 void Optimizer::step(double lr) {

@@ -34,8 +34,9 @@ class Optimizer {
   ~Optimizer();
   Optimizer(Optimizer&&) noexcept;
 
-  /// Norm of the gradients before clipping; 0 if clipping is off.
-  double clip();
+  bool clips() const;
+  /// Scales the gradients down if `norm`, that of all gradients of the network together, is too large.
+  void clip(double norm);
   void step(double lr);
 
  private:

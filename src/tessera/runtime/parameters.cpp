@@ -5,6 +5,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
+
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
 
@@ -49,26 +51,48 @@ void initialise(const at::Tensor& value, const ParameterSpec& spec, const std::s
 
 }  // namespace
 
-Parameters::Parameters(const Graph& graph, at::ScalarType dtype, std::uint64_t seed) {
-  const auto specs = graph.parameters();
-  std::int64_t total = 0;
-  for (const auto& [name, spec] : specs) total += spec.trainable ? padded(spec.elements()) : 0;
-  values_ = at::zeros({total}, dtype);
-  gradients_ = at::zeros({total}, dtype);
-  std::int64_t offset = 0;
-  for (const auto& [name, spec] : specs) {
-    Parameter p{name, {}, {}};
-    if (spec.trainable) {
-      p.value = view(values_, offset, spec.sizes);
-      p.gradient = view(gradients_, offset, spec.sizes);
-      offset += padded(spec.elements());
-    } else {
-      // A counter is a whole number, as in torch.
-      p.value = at::empty(spec.sizes, spec.sizes.empty() ? at::kLong : dtype);
+Parameters::Parameters(const Graph& graph, int first_node, int end_node, at::ScalarType dtype, std::uint64_t seed)
+    : first_node_(first_node) {
+  // Trainable ones first, each kind in the order of the graph.
+  std::int64_t trainable = 0, statistics = 0;
+  for (int n = first_node; n < end_node; ++n) {
+    offsets_.push_back(trainable);
+    for (const auto& spec : graph.node({n}).parameters)
+      (spec.trainable ? trainable : statistics) += padded(spec.elements());
+  }
+  values_ = at::zeros({trainable}, dtype);
+  sums_ = at::zeros({trainable + statistics}, dtype);
+  std::int64_t offset = 0, statistic = trainable;
+  for (int n = first_node; n < end_node; ++n) {
+    const Node& node = graph.node({n});
+    const auto* norm = dynamic_cast<const BatchNorm*>(node.op.get());
+    for (const auto& spec : node.parameters) {
+      Parameter p{node.name + "." + spec.suffix, {}, {}, spec.trainable};
+      std::int64_t& at = spec.trainable ? offset : statistic;
+      p.sum = view(sums_, at, spec.sizes);
+      if (spec.trainable) {
+        p.value = view(values_, at, spec.sizes);
+      } else {
+        // A counter is a whole number, as in torch, and does not decay.
+        const bool counter = spec.sizes.empty();
+        p.value = at::empty(spec.sizes, counter ? at::kLong : dtype);
+        p.decay = counter || norm == nullptr ? 1 : 1 - norm->options.momentum;
+      }
+      at += padded(spec.elements());
+      initialise(p.value, spec, p.name, seed);
+      index_.emplace(p.name, all_.size());
+      all_.push_back(std::move(p));
     }
-    initialise(p.value, spec, name, seed);
-    index_.emplace(name, all_.size());
-    all_.push_back(std::move(p));
+  }
+}
+
+void Parameters::update_statistics(std::int64_t micros) const {
+  for (const auto& p : all_) {
+    if (p.trainable) continue;
+    if (p.value.scalar_type() == at::kLong)
+      p.value.add_(static_cast<std::int64_t>(std::llround(p.sum.item<double>())));
+    else
+      p.value.mul_(std::pow(p.decay, static_cast<double>(micros))).add_(p.sum);
   }
 }
 
@@ -77,15 +101,20 @@ NodeParameters Parameters::of(const Node& node) const {
   for (const auto& spec : node.parameters) {
     const Parameter& p = at(node.name + "." + spec.suffix);
     out.values.push_back(p.value);
-    out.gradients.push_back(p.gradient);
+    out.gradients.push_back(p.sum);
   }
   return out;
 }
 
 const Parameter& Parameters::at(const std::string& name) const {
+  const Parameter* found = find(name);
+  ensure(found != nullptr, "there is no parameter '", name, "'");
+  return *found;
+}
+
+const Parameter* Parameters::find(const std::string& name) const {
   const auto found = index_.find(name);
-  ensure(found != index_.end(), "there is no parameter '", name, "'");
-  return all_[found->second];
+  return found == index_.end() ? nullptr : &all_[found->second];
 }
 
 }  // namespace tessera

@@ -15,27 +15,40 @@ namespace tessera {
 
 struct Parameter {
   std::string name;
-  at::Tensor value;     ///< torch's shape; convolution weights lie channels-last
-  at::Tensor gradient;  ///< undefined for running statistics
+  at::Tensor value;  ///< torch's shape; convolution weights lie channels-last
+  at::Tensor sum;    ///< what a step adds up: the gradient, or a running statistic's new shares
+  bool trainable = true;
+  double decay = 1;  ///< of a running statistic, once a micro
 };
 
 class Parameters {
  public:
-  /// Initialised by name and seed: the same on every rank that holds the node.
-  Parameters(const Graph& graph, at::ScalarType dtype, std::uint64_t seed);
+  /// Of the nodes [first, end). Initialised by name and seed: the same on every rank that holds the node.
+  Parameters(const Graph& graph, int first_node, int end_node, at::ScalarType dtype, std::uint64_t seed);
 
   NodeParameters of(const Node& node) const;
   /// In the order of the graph.
   const std::vector<Parameter>& all() const { return all_; }
   const Parameter& at(const std::string& name) const;
+  /// Null if it is not here.
+  const Parameter* find(const std::string& name) const;
 
   /// All trainable values and their gradients, one after the other.
   const at::Tensor& flat_values() const { return values_; }
-  const at::Tensor& flat_gradients() const { return gradients_; }
+  at::Tensor flat_gradients() const { return sums_.narrow(0, 0, values_.size(0)); }
+  /// The gradients, and behind them the shares of the statistics: what copies of these parameters add up.
+  const at::Tensor& flat_sums() const { return sums_; }
+  /// Where the gradients of the nodes from this one on begin in flat_sums(); backward completes them from the end.
+  std::int64_t offset_of(int node) const { return offsets_[static_cast<std::size_t>(node - first_node_)]; }
+
+  /// Takes the step's shares into the running statistics, which decay by `micros` micros.
+  void update_statistics(std::int64_t micros) const;
 
  private:
-  at::Tensor values_, gradients_;
+  int first_node_ = 0;
+  at::Tensor values_, sums_;
   std::vector<Parameter> all_;
+  std::vector<std::int64_t> offsets_;  // by node
   std::map<std::string, std::size_t> index_;
 };
 

@@ -34,11 +34,12 @@ bool is(const Node& node) {
 //         relu                            |
 class Grouping {
  public:
-  explicit Grouping(const Graph& graph) : graph_(graph), consumers_(graph.consumers()), taken_(graph.nodes().size()) {}
+  Grouping(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout)
+      : graph_(graph), stage_(stage), layout_(layout), consumers_(graph.consumers()), taken_(graph.nodes().size()) {}
 
   std::vector<Draft> run() {
     std::vector<Draft> drafts;
-    for (int n = 1; n < static_cast<int>(taken_.size()); ++n) {
+    for (int n = std::max(1, stage_.first_node); n < stage_.end_node; ++n) {
       const Node& node = graph_.node({n});
       if (taken_[static_cast<std::size_t>(n)] || waits_for_add(n)) continue;
       Draft draft;
@@ -64,11 +65,12 @@ class Grouping {
   }
 
  private:
-  // The one reader of value n, if it is an Op.
+  // The one reader of value n, if it is an Op of this stage that makes the same boxes.
   template <class Op>
   const Node* only_reader(int n) const {
     const auto& readers = consumers_[static_cast<std::size_t>(n)];
-    if (readers.size() != 1) return nullptr;
+    if (readers.size() != 1 || readers[0] >= stage_.end_node) return nullptr;
+    if (layout_[static_cast<std::size_t>(n)].made != layout_[static_cast<std::size_t>(readers[0])].made) return nullptr;
     const Node& reader = graph_.node({readers[0]});
     return is<Op>(reader) ? &reader : nullptr;
   }
@@ -77,12 +79,15 @@ class Grouping {
 
   void add_term(Draft& draft, Value v) {
     const Node& node = graph_.node(v);
-    const bool inner = is<BatchNorm>(node) && (v.id == draft.output || waits_for_add(v.id));
+    const bool inner =
+        v.id >= stage_.first_node && is<BatchNorm>(node) && (v.id == draft.output || waits_for_add(v.id));
     draft.norms.push_back(inner ? &node : nullptr);
     draft.inputs.push_back(inner ? node.inputs[0].id : v.id);
   }
 
   const Graph& graph_;
+  const Stage& stage_;
+  const std::vector<ValueLayout>& layout_;
   const std::vector<std::vector<int>> consumers_;
   std::vector<bool> taken_;
 };
@@ -120,7 +125,10 @@ std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompu
       if (wants_input(graph, draft, i)) wanted[static_cast<std::size_t>(draft.inputs[i])] = true;
 
   std::vector<Keep> keep(graph.nodes().size(), Keep::dropped);
-  if (wanted[0]) keep[0] = Keep::stored;
+  std::vector<bool> made(graph.nodes().size());
+  for (const auto& draft : drafts) made[static_cast<std::size_t>(draft.output)] = true;
+  for (std::size_t v = 0; v < keep.size(); ++v)
+    if (wanted[v] && !made[v]) keep[v] = Keep::stored;  // the images, and what other stages have made
   std::vector<bool> pointwise(graph.nodes().size());
   std::vector<int> chain(graph.nodes().size());  // by value: how many values are made again up to it
   for (auto& draft : drafts) {
@@ -168,13 +176,18 @@ std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompu
 
 }  // namespace
 
-Program::Program(const Graph& graph, const Parameters& parameters, Recompute recompute)
+Program::Program(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout,
+                 const Parameters& parameters, Recompute recompute)
     : producer(graph.nodes().size(), -1) {
-  auto drafts = Grouping(graph).run();
+  auto drafts = Grouping(graph, stage, layout).run();
   keep = decide(graph, drafts, recompute);
+  int complete_from = stage.first_node;
   for (auto& draft : drafts) {
     Step step;
     step.name = graph.node({draft.output}).name;
+    step.complete_from = complete_from;
+    complete_from = std::max(complete_from, draft.output + 1);
+    step.reduces = graph.node({draft.output}).op->reduces_positions();
     step.kernel = make_step_kernel(graph, parameters, draft);
     step.needs = step.kernel->needs();
     step.inputs = std::move(draft.inputs);
@@ -183,8 +196,8 @@ Program::Program(const Graph& graph, const Parameters& parameters, Recompute rec
     steps.push_back(std::move(step));
   }
 
-  // The last step, in the order of each pass, that looks at a value's data.
-  std::vector<int> last_forward(keep.size(), -1), last_backward(keep.size(), -1);
+  // The last step, in the order of each pass, that looks at a value's data, and the first that reads it at all.
+  std::vector<int> last_forward(keep.size(), -1), last_backward(keep.size(), -1), first_reader(keep.size(), -1);
   for (int s = static_cast<int>(steps.size()) - 1; s >= 0; --s) {
     const Step& step = steps[static_cast<std::size_t>(s)];
     const auto out = static_cast<std::size_t>(step.output);
@@ -192,11 +205,19 @@ Program::Program(const Graph& graph, const Parameters& parameters, Recompute rec
     for (std::size_t i = 0; i < step.inputs.size(); ++i) {
       const auto in = static_cast<std::size_t>(step.inputs[i]);
       if (last_forward[in] < 0) last_forward[in] = s;
+      first_reader[in] = s;
       // An output that is made again must be made before this step goes back at the latest.
       if (step.needs.inputs[i] || keep[out] == Keep::recomputed) last_backward[in] = s;
     }
   }
+  for (const Step& step : steps) {
+    // What only other stages read has left when its step ends; the loss is looked at afterwards.
+    int& last = last_forward[static_cast<std::size_t>(step.output)];
+    if (last < 0 && step.output + 1 < static_cast<int>(keep.size()))
+      last = producer[static_cast<std::size_t>(step.output)];
+  }
   for (std::size_t v = 0; v < keep.size(); ++v) {
+    if (first_reader[v] >= 0) steps[static_cast<std::size_t>(first_reader[v])].completes.push_back(static_cast<int>(v));
     if (last_forward[v] >= 0 && keep[v] != Keep::stored)
       steps[static_cast<std::size_t>(last_forward[v])].release_after_forward.push_back(static_cast<int>(v));
     if (last_backward[v] >= 0)

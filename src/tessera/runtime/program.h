@@ -1,4 +1,5 @@
-// A graph made ready to run: its nodes grouped into steps, and for every value the decision what backward finds of it.
+// The nodes of a stage made ready to run on one of its members: grouped into steps, and for every value the decision
+// what backward finds of it.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,7 @@
 
 #include "tessera/graph/graph.h"
 #include "tessera/ops/kernel.h"
+#include "tessera/plan/layout.h"
 #include "tessera/runtime/parameters.h"
 
 namespace tessera {
@@ -22,21 +24,26 @@ enum class Keep { dropped, stored, recomputed };
 
 struct Step {
   std::string name;         ///< of its last node
+  int complete_from = 0;    ///< all nodes from this one on have gone back once this step has
   std::vector<int> inputs;  ///< values
   int output = -1;          ///< value
+  bool reduces = false;     ///< every member takes part, whoever owns the output
   std::unique_ptr<Kernel> kernel;
   BackwardNeeds needs;
   /// Values whose last use in forward, or in backward, is this step.
   std::vector<int> release_after_forward, release_after_backward;
+  /// Values that no earlier step reads: after this step's backward their gradient is complete, but for other stages.
+  std::vector<int> completes;
 };
 
 struct Program {
   /// Point-wise nodes (batch norm, add, ReLU) are fused as far as their inner values have no other reader.
-  Program(const Graph& graph, const Parameters& parameters, Recompute recompute);
+  Program(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout, const Parameters& parameters,
+          Recompute recompute);
 
   std::vector<Step> steps;
   std::vector<Keep> keep;     ///< by value
-  std::vector<int> producer;  ///< by value: the step that makes it, -1 for the input and for values inside a step
+  std::vector<int> producer;  ///< by value: the step that makes it, -1 for what enters and for values inside a step
 };
 
 }  // namespace tessera

@@ -1,8 +1,9 @@
 #include "tessera/runtime/trainer.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/full.h>
 
-#include <chrono>
+#include <algorithm>
 #include <cmath>
 
 #include "tessera/base/error.h"
@@ -10,69 +11,212 @@
 namespace tessera {
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+// A group of one has nobody to agree with.
+std::unique_ptr<Communicator> group_of(Communicator* world, int color, int key) {
+  auto group = world ? world->split(color, key) : nullptr;
+  if (group && group->size() == 1) group.reset();
+  return group;
 }
 
 }  // namespace
 
 Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& options,
-                 std::shared_ptr<const ImageSource> images)
-    : graph_(graph),
-      plan_(plan),
-      options_(options),
-      actions_(schedule_for(plan, /*rank=*/0)),
-      parameters_(graph, options.dtype, options.seed),
-      executor_(graph, parameters_, options.recompute),
-      optimizer_(options.optimizer, parameters_.flat_values(), parameters_.flat_gradients()),
-      loader_(std::move(images), {.batch_size = plan.batch_size,
-                                  .seed = options.seed,
-                                  .dtype = options.dtype,
-                                  .workers = options.loader_workers}),
-      micros_(static_cast<std::size_t>(plan.micros)) {}
+                 std::shared_ptr<const ImageSource> images, Communicator* world)
+    : graph_(graph), plan_(plan), options_(options), world_(world), layout_(make_layout(graph, plan)) {
+  ensure(plan.ranks() == (world ? world->size() : 1), "a plan of ", plan.ranks(), " ranks on a world of ",
+         world ? world->size() : 1);
+  const int rank = world ? world->rank().value : 0, one = plan.ranks_per_replica();
+  replica_ = rank / one;
+  pipeline_ = world ? world->split(replica_, rank) : nullptr;
+  actions_ = make_schedule(plan)[static_cast<std::size_t>(rank % one)];
+
+  const auto places = plan.places_of(rank % one);
+  const int node = plan.ranks_per_node > 0 ? rank / static_cast<int>(plan.ranks_per_node) : 0;
+  for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
+    const bool mine = std::any_of(places.begin(), places.end(), [&](const auto& p) { return p.stage == s; });
+    auto copies = group_of(world, mine ? 0 : -1, rank);
+    if (!mine) continue;
+    const Stage& stage = plan.stages[static_cast<std::size_t>(s)];
+    Parameters parameters(graph, stage.first_node, stage.end_node, options.dtype, options.seed);
+    Optimizer optimizer(options.optimizer, parameters.flat_values(), parameters.flat_gradients());
+    auto sync = std::make_unique<GradientSync>(parameters.flat_sums(), std::move(copies), plan.grad_sync, node);
+    held_.push_back(std::make_unique<Held>(Held{s, std::move(parameters), std::move(optimizer), std::move(sync)}));
+  }
+  for (const auto& place : places) add_worker(place, images);
+  for (std::size_t i = 0; i < actions_.size(); ++i)
+    if (actions_[i].kind != Action::Kind::step) worker(actions_[i]).last_action = i;
+}
+
+void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images) {
+  const Stage& stage = plan_.stages[static_cast<std::size_t>(place.stage)];
+  const int stages = static_cast<int>(plan_.stages.size()), tiles = static_cast<int>(stage.grid.tiles());
+  const int rank = world_ ? world_->rank().value : 0;
+  Worker& w = workers_.emplace_back();
+  w.place = place;
+  w.held = std::find_if(held_.begin(), held_.end(), [&](const auto& h) { return h->stage == place.stage; })->get();
+
+  const int replicas_apart = plan_.batch_norm == NormScope::global ? 0 : replica_;
+  auto norm = group_of(world_, replicas_apart * stages + place.stage, rank);
+  if (plan_.batch_norm != NormScope::local) w.norm_group = std::move(norm);
+  // Ordered by tile: the first has the upper left one.
+  const int ways = static_cast<int>(stage.batch_ways), way = place.member / tiles;
+  const int widest = static_cast<int>(plan_.micro_size());
+  ensure(ways <= widest, ways, " ways for ", widest, " samples");
+  w.tile_group = group_of(world_, (replica_ * stages + place.stage) * widest + way, place.member % tiles);
+
+  w.executor = std::make_unique<Executor>(graph_, w.held->parameters,
+                                          Wiring{plan_, layout_, place, pipeline_.get(), &meter_}, options_.recompute);
+  const Box& box = w.executor->image_box();
+  if (!box.empty() || w.executor->makes_loss()) {
+    LoaderOptions loader{.batch_size = plan_.global_batch(),
+                         .part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box,
+                         .seed = options_.seed,
+                         .dtype = options_.dtype,
+                         .workers = options_.loader_workers};
+    (*loader.part)[Axis::batch] = {0, 0};
+    const Interval share = share_of(w);
+    for (std::int64_t m = 0; m < plan_.micros(place.direction); ++m)
+      loader.samples.push_back(share.shifted(plan_.first_sample(replica_, place.direction, m)));
+    if (!loader.samples.empty()) w.loader = std::make_unique<Loader>(images, loader);
+  }
+  w.micros.resize(static_cast<std::size_t>(plan_.micros(place.direction)));
+}
+
+// The samples of a micro that a worker has, counted within the micro.
+Interval Trainer::share_of(const Worker& w) const {
+  const Stage& stage = plan_.stages[static_cast<std::size_t>(w.place.stage)];
+  const auto way = static_cast<std::size_t>(w.place.member / stage.grid.tiles());
+  return split_evenly({0, plan_.micro_size()}, stage.batch_ways)[way];
+}
+
+Trainer::Worker& Trainer::worker(const Action& action) {
+  return *std::find_if(workers_.begin(), workers_.end(),
+                       [&](const Worker& w) { return w.place.direction == action.direction; });
+}
 
 StepReport Trainer::step() {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now_seconds();
   // Kernels are called below autograd: it has nothing to record here.
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  const double waited = loader_.waited_seconds();
-  const Batch batch = loader_.next();
-  StepReport report{.step = step_, .epoch = batch.epoch, .data_seconds = loader_.waited_seconds() - waited};
-
-  parameters_.flat_gradients().zero_();
-  for (const Action& action : actions_) switch (action.kind) {
-      case Action::Kind::forward:
-        report.loss += forward(batch, action.micro);
-        break;
-      case Action::Kind::backward:
-        executor_.backward(micros_[static_cast<std::size_t>(action.micro)]);
-        break;
-      case Action::Kind::step:
-        update(report);
-        break;
-    }
+  StepReport report{.step = step_};
+  for (Worker& w : workers_) {
+    if (!w.loader) continue;
+    const Meter::Timed timed(&meter_, Part::data);
+    w.batch = w.loader->next();
+    report.epoch = w.batch.epoch;
+  }
+  for (const auto& held : held_) held->parameters.flat_sums().zero_();
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const double begin = now_seconds();
+    if (actions_[i].kind == Action::Kind::step)
+      update(report);
+    else
+      run(i, report.loss);
+    if (events_) events_->push_back({actions_[i], step_, begin, now_seconds()});
+  }
   ++step_;
-  report.seconds = seconds_since(start);
+  report.seconds = now_seconds() - start;
+  report.parts = meter_.take();
   return report;
 }
 
-double Trainer::forward(const Batch& batch, int micro) {
-  const std::int64_t size = plan_.micro_size(), first = micro * size;
-  const Slab images{batch.images, graph_.nodes()[0].shape.box({0, plan_.batch_size})};
-  Box box = images.box;
-  box[Axis::batch] = {first, first + size};
-  const PassInfo pass{options_.seed, step_, plan_.batch_size, batch.labels.narrow(0, first, size)};
-  const double losses = executor_.forward(micros_[static_cast<std::size_t>(micro)], narrowed(images, box), pass);
-  return losses / static_cast<double>(plan_.batch_size);
+void Trainer::run(std::size_t index, double& loss) {
+  const Action& action = actions_[index];
+  Worker& w = worker(action);
+  MicroState& micro = w.micros[static_cast<std::size_t>(action.micro)];
+  Executor::WeightsDone done;
+  // Shared parameters are complete only when both directions are.
+  if (index == w.last_action && workers_.size() == 1)
+    done = [&](int node) { w.held->sync->complete_from(w.held->parameters.offset_of(node)); };
+  switch (action.kind) {
+    case Action::Kind::forward:
+      loss += forward(w, action.micro);
+      break;
+    case Action::Kind::backward:
+      w.executor->backward(micro, /*defer_weights=*/false, done);
+      break;
+    case Action::Kind::input_gradient:
+      w.executor->backward(micro, /*defer_weights=*/true);
+      break;
+    case Action::Kind::weight_gradient:
+      w.executor->weight_gradients(micro, done);
+      break;
+    case Action::Kind::step:
+      break;
+  }
+}
+
+double Trainer::forward(Worker& w, int micro) {
+  const Interval share = share_of(w);
+  const bool solo = plan_.batch_norm == NormScope::local;
+  const Stage& stage = plan_.stages[static_cast<std::size_t>(w.place.stage)];
+  const std::int64_t first = plan_.first_sample(replica_, w.place.direction, micro);
+  PassInfo pass{
+      .seed = options_.seed,
+      .step = step_,
+      .batch = plan_.global_batch(),
+      .labels = {},
+      .first_sample = first,
+      .statistics = {.micro = first / (plan_.global_batch() / plan_.global_micros()), .micros = plan_.global_micros()},
+      .options = at::TensorOptions().dtype(options_.dtype),
+      .groups = {&meter_, w.norm_group.get(), w.tile_group.get()}};
+  // Ranks that were normalised together have the same statistics: one of them hands them in. Alone, each has its own.
+  const bool first_of_replicas = plan_.batch_norm != NormScope::global || replica_ == 0;
+  pass.statistics.share = solo ? 1.0 / stage.members() : w.place.member == 0 && first_of_replicas ? 1 : 0;
+  at::Tensor images;
+  if (w.loader) {
+    pass.labels = w.batch.labels.narrow(0, micro * share.size(), share.size());
+    images = w.batch.images.narrow(0, micro * share.size(), share.size());
+  }
+  const double losses = w.executor->forward(w.micros[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
+  return losses / static_cast<double>(plan_.global_batch());
 }
 
 void Trainer::update(StepReport& report) {
+  for (Worker& w : workers_) w.executor->flush();
+  {
+    const Meter::Timed timed(&meter_, Part::sync);
+    for (const auto& held : held_) held->sync->finish();
+    report.loss = reduced(report.loss);
+  }
   if (!std::isfinite(report.loss))
     throw NumericError(concat("the loss is ", report.loss, " at step ", step_ + 1,
                               "; try a smaller --lr, or --warmup-steps or --clip-norm"));
   report.learning_rate = learning_rate(options_.learning_rate, options_.optimizer.lr, step_, options_.steps);
-  report.gradient_norm = optimizer_.clip();
-  optimizer_.step(report.learning_rate);
+  if (options_.optimizer.clip_norm > 0) {
+    double squares = 0;
+    for (const auto& held : held_) {
+      const double norm = held->parameters.flat_gradients().norm().item<double>();
+      squares += norm * norm / held->sync->copies();
+    }
+    report.gradient_norm = std::sqrt(reduced(squares));
+  }
+  const Meter::Timed timed(&meter_, Part::optimizer);
+  for (const auto& held : held_) {
+    held->optimizer.clip(report.gradient_norm);
+    held->optimizer.step(report.learning_rate);
+    held->parameters.update_statistics(plan_.global_micros());
+  }
+}
+
+// The sum over all ranks.
+double Trainer::reduced(double value) const {
+  if (!world_) return value;
+  const at::Tensor sum = at::full({1}, value, at::kDouble);
+  world_->all_reduce(sum).wait();
+  return sum.item<double>();
+}
+
+std::vector<const Parameters*> Trainer::parameters() const {
+  std::vector<const Parameters*> out;
+  for (const auto& held : held_) out.push_back(&held->parameters);
+  return out;
+}
+
+const Parameter* Trainer::find(const std::string& name) const {
+  for (const auto& held : held_)
+    if (const Parameter* p = held->parameters.find(name)) return p;
+  return nullptr;
 }
 
 }  // namespace tessera

@@ -1,13 +1,16 @@
-// Training of one rank: batches in, steps of the schedule, parameters out.
+// Training of one rank: batches in, actions of the schedule, parameters out.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "tessera/base/meter.h"
 #include "tessera/data/image_source.h"
 #include "tessera/data/loader.h"
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/runtime/gradient_sync.h"
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/optimizer.h"
 #include "tessera/schedule/schedule.h"
@@ -34,35 +37,77 @@ struct StepReport {
   double learning_rate = 0;
   double gradient_norm = 0;  ///< 0 unless gradients are clipped
   double seconds = 0;
-  double data_seconds = 0;  ///< of these, waiting for data
+  PartSeconds parts{};  ///< of these, what was not computing
+  double part(Part p) const { return parts[static_cast<std::size_t>(p)]; }
+};
+
+/// One action of a step as it happened.
+struct TraceEvent {
+  Action action;
+  std::int64_t step = 0;
+  double begin = 0, end = 0;  ///< by now_seconds()
 };
 
 /// Belongs to one thread, the rank's. The graph must outlive it.
 class Trainer {
  public:
-  Trainer(const Graph& graph, const Plan& plan, const TrainOptions& options, std::shared_ptr<const ImageSource> images);
+  /// Collective over `world`, which has the plan's ranks; null for a plan of one rank.
+  Trainer(const Graph& graph, const Plan& plan, const TrainOptions& options, std::shared_ptr<const ImageSource> images,
+          Communicator* world = nullptr);
 
   /// One step of the optimizer. Throws NumericError, which names the step, when the loss is not a finite number; the
   /// parameters are then those before the step.
   StepReport step();
 
-  const Parameters& parameters() const { return parameters_; }
+  /// From now on every action is put down.
+  void record(std::vector<TraceEvent>* events) { events_ = events; }
+
+  /// What this rank holds, stage by stage.
+  std::vector<const Parameters*> parameters() const;
+  /// One of these by its full name; null if another rank holds it.
+  const Parameter* find(const std::string& name) const;
 
  private:
-  /// The micro's share of the batch's mean loss.
-  double forward(const Batch& batch, int micro);
+  /// A stage's parameters on this rank. Both directions share them if both come here.
+  struct Held {
+    int stage;
+    Parameters parameters;
+    Optimizer optimizer;
+    std::unique_ptr<GradientSync> sync;
+  };
+  /// The member of a stage that this rank is, one a direction.
+  struct Worker {
+    Plan::Place place;
+    Held* held = nullptr;
+    std::unique_ptr<Communicator> norm_group, tile_group;  ///< null: alone
+    std::unique_ptr<Executor> executor;
+    std::unique_ptr<Loader> loader;  ///< null where neither images nor labels are read
+    Batch batch;
+    std::vector<MicroState> micros;
+    std::size_t last_action = 0;  ///< after which its gradients are complete
+  };
+
+  void add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images);
+  Worker& worker(const Action& action);
+  void run(std::size_t index, double& loss);
+  double forward(Worker& worker, int micro);
+  Interval share_of(const Worker& worker) const;
   void update(StepReport& report);
+  double reduced(double value) const;
 
   const Graph& graph_;
   const Plan plan_;
   const TrainOptions options_;
-  const std::vector<Action> actions_;
-  Parameters parameters_;
-  Executor executor_;
-  Optimizer optimizer_;
-  Loader loader_;
-  std::vector<MicroState> micros_;
+  Communicator* const world_;
+  const Layout layout_;
+  int replica_ = 0;
+  std::unique_ptr<Communicator> pipeline_;
+  std::vector<Action> actions_;
+  std::vector<std::unique_ptr<Held>> held_;
+  std::vector<Worker> workers_;
   std::int64_t step_ = 0;
+  Meter meter_;
+  std::vector<TraceEvent>* events_ = nullptr;
 };
 
 }  // namespace tessera

@@ -1,31 +1,67 @@
 #include "tessera/schedule/schedule.h"
 
-#include <algorithm>
-
 #include "tessera/base/error.h"
+#include "tessera/schedule/bidirectional.h"
+#include "tessera/schedule/pipelines.h"
 
 namespace tessera {
+namespace {
 
-std::ostream& operator<<(std::ostream& out, const Action& action) {
-  if (action.kind == Action::Kind::step) return out << 'S';
-  return out << (action.kind == Action::Kind::forward ? 'F' : 'B') << action.micro;
+using Lists = std::vector<std::vector<Action>>;
+
+// Every member of a stage has the stage's list.
+Lists one_direction(const Plan& plan, std::vector<Action> (*list_of)(int stages, int micros, int stage)) {
+  const int stages = static_cast<int>(plan.stages.size());
+  Lists lists(static_cast<std::size_t>(plan.ranks_per_replica()));
+  for (int s = 0; s < stages; ++s)
+    for (const int rank : plan.stages[static_cast<std::size_t>(s)].ranks)
+      lists[static_cast<std::size_t>(rank)] = list_of(stages, static_cast<int>(plan.micros(Direction::down)), s);
+  return lists;
 }
 
-std::vector<Action> schedule_for(const Plan& plan, int rank) {
-  const auto found = std::find_if(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
-    return std::find(stage.ranks.begin(), stage.ranks.end(), rank) != stage.ranks.end();
-  });
-  ensure(found != plan.stages.end(), "rank ", rank, " has no stage in the plan");
-  const int stage = static_cast<int>(found - plan.stages.begin());
-  // One micro goes forward and back before the next one starts: the least memory, and with one stage nothing to wait
-  // for.
-  std::vector<Action> actions;
-  for (int micro = 0; micro < plan.micros; ++micro) {
-    actions.push_back({Action::Kind::forward, stage, micro});
-    actions.push_back({Action::Kind::backward, stage, micro});
+Lists without_step(const Plan& plan) {
+  switch (plan.schedule) {
+    case ScheduleKind::gpipe:
+      return one_direction(plan, gpipe);
+    case ScheduleKind::one_f_one_b:
+      return one_direction(plan, one_f_one_b);
+    case ScheduleKind::zero_bubble:
+      return one_direction(plan, zero_bubble);
+    case ScheduleKind::gems_mast:
+    case ScheduleKind::gems_master:
+      return gems(plan);
+    case ScheduleKind::chimera:
+      return chimera(plan);
   }
-  actions.push_back({Action::Kind::step, stage, 0});
-  return actions;
+  throw Error("internal error: a schedule without a name");
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Action& action) {
+  switch (action.kind) {
+    case Action::Kind::forward:
+      out << 'F';
+      break;
+    case Action::Kind::backward:
+      out << 'B';
+      break;
+    case Action::Kind::input_gradient:
+      out << 'I';
+      break;
+    case Action::Kind::weight_gradient:
+      out << 'W';
+      break;
+    case Action::Kind::step:
+      return out << 'S';
+  }
+  return out << action.micro << (action.direction == Direction::up ? "'" : "");
+}
+
+std::vector<std::vector<Action>> make_schedule(const Plan& plan) {
+  auto lists = without_step(plan);
+  for (auto& list : lists) list.push_back({Action::Kind::step});
+  return lists;
 }
 
 }  // namespace tessera

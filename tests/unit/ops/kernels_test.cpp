@@ -57,7 +57,7 @@ void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& e
   const Node& node = graph.nodes().back();
   SCOPED_TRACE(tessera::concat(node.op->kind(), " ", node.op->describe(), " on ", graph.input_shapes(node)[0], ", ",
                                samples, " samples"));
-  const Parameters parameters(graph, at::kDouble, 7);
+  const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), at::kDouble, 7);
   const auto kernel = make_kernel(graph, node, parameters.of(node));
   const auto shapes = graph.input_shapes(node);
 
@@ -74,7 +74,8 @@ void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& e
   ASSERT_EQ(reference.sizes(), upstream.data.sizes());
   (reference * upstream.data).sum().backward();
 
-  const PassInfo pass{3, 5, samples, {}};
+  PassInfo pass{3, 5, samples, {}};
+  pass.options = at::kDouble;
   // First the whole value as one tile, then a random grid of tiles.
   for (const bool whole : {true, false}) {
     SCOPED_TRACE(whole ? "whole" : "in tiles");
@@ -92,12 +93,13 @@ void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& e
           seen.push_back(
               narrowed(inputs[i], intersect(node.op->input_box(tile, i, shapes), shapes[i].box({0, samples}))));
         Saved saved;
-        const Slab out = kernel->forward({seen, tile, pass, saved});
+        const Box owned = node.op->reduces_positions() ? seen[0].box : tile;
+        const Slab out = kernel->forward({seen, tile, owned, pass, saved});
         ASSERT_EQ(out.box, tile);
         output.narrow(2, r.begin, r.size()).narrow(3, c.begin, c.size()).copy_(out.data);
         Slab gradient = narrowed(upstream, tile);
         gradient.data = channels_last(gradient.data);
-        BackwardArgs args{seen, out, {gradient}, std::vector<bool>(inputs.size(), true), {}, pass, saved};
+        BackwardArgs args{seen, out, {gradient}, std::vector<bool>(inputs.size(), true), {}, owned, pass, saved};
         kernel->weight_gradients(args);
         const auto gradients = kernel->input_gradients(args);
         for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -176,13 +178,14 @@ TEST(Kernel, MaxPoolGivesTiesToTheFirstPixelAndLetsNanThrough) {
   const std::vector<Slab> inputs{in};
   const PassInfo pass{};
   Saved saved;
-  const Slab out = kernel->forward({inputs, image_box({0, 1}, {0, 1}, {0, 1}), pass, saved});
+  const Slab out =
+      kernel->forward({inputs, image_box({0, 1}, {0, 1}, {0, 1}), image_box({0, 1}, {0, 1}, {0, 1}), pass, saved});
   Slab gradient{torch::ones_like(out.data), out.box};
-  BackwardArgs args{inputs, out, {gradient}, {true}, {}, pass, saved};
+  BackwardArgs args{inputs, out, {gradient}, {true}, {}, out.box, pass, saved};
   EXPECT_TRUE(
       torch::equal(kernel->input_gradients(args)[0].data.flatten(), torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
   in.data[0][0][1][0] = std::nan("");
-  EXPECT_TRUE(std::isnan(kernel->forward({inputs, out.box, pass, saved}).data.item<double>()));
+  EXPECT_TRUE(std::isnan(kernel->forward({inputs, out.box, out.box, pass, saved}).data.item<double>()));
 }
 
 TEST(Kernel, AvgPoolEqualsAutogradWithAndWithoutPaddingInTheCount) {
@@ -243,11 +246,13 @@ TEST(Kernel, CrossEntropyEqualsAutograd) {
   const std::vector<Slab> inputs{{leaf.detach(), logits.box}};
   const PassInfo pass{0, 0, 5, torch::tensor({0, 6, 3, 3, 1}, at::kLong)};
   Saved saved;
-  const Slab losses = kernel->forward({inputs, image_box({0, 5}, {0, 1}, {0, 1}), pass, saved});
+  const Slab losses =
+      kernel->forward({inputs, image_box({0, 5}, {0, 1}, {0, 1}), image_box({0, 5}, {0, 1}, {0, 1}), pass, saved});
   const auto reference = torch::nn::functional::cross_entropy(leaf.flatten(1), pass.labels);
   EXPECT_LT(relative_error(losses.data.mean(), reference), tolerance);
   reference.backward();
-  BackwardArgs args{inputs, losses, {{torch::full_like(losses.data, 0.2), losses.box}}, {true}, {}, pass, saved};
+  BackwardArgs args{inputs, losses, {{torch::full_like(losses.data, 0.2), losses.box}}, {true}, {}, losses.box,
+                    pass,   saved};
   EXPECT_LT(relative_error(kernel->input_gradients(args)[0].data, leaf.grad()), tolerance);
 }
 
@@ -259,7 +264,7 @@ TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
   const std::vector<Slab> ones{{channels_last(torch::ones({4, 3, 13, 9}, at::kDouble)), Shape{3, 13, 9}.box({0, 4})}};
   const PassInfo pass{11, 2, 4, {}};
   Saved saved;
-  const auto mask = kernel->forward({ones, ones[0].box, pass, saved}).data;
+  const auto mask = kernel->forward({ones, ones[0].box, ones[0].box, pass, saved}).data;
   // Kept elements are scaled so that the mean stays.
   EXPECT_NEAR(mask.mean().item<double>(), 1.0, 0.1);
   EXPECT_TRUE(torch::logical_or(mask == 0, (mask - 1 / 0.7).abs() < 1e-12).all().item<bool>());
@@ -267,13 +272,13 @@ TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
     // check() runs with another seed and step: take the mask from the same pass.
     Saved none;
     const PassInfo same{3, 5, 4, {}};
-    return in[0] * kernel->forward({ones, ones[0].box, same, none}).data;
+    return in[0] * kernel->forward({ones, ones[0].box, ones[0].box, same, none}).data;
   });
   const Box part = image_box({2, 3}, {4, 9}, {1, 6});
-  const auto tile = kernel->forward({ones, part, pass, saved}).data;
+  const auto tile = kernel->forward({ones, part, part, pass, saved}).data;
   EXPECT_TRUE(torch::equal(tile, mask.narrow(0, 2, 1).narrow(2, 4, 5).narrow(3, 1, 5)));
   const PassInfo next{11, 3, 4, {}};
-  EXPECT_FALSE(torch::equal(kernel->forward({ones, ones[0].box, next, saved}).data, mask));
+  EXPECT_FALSE(torch::equal(kernel->forward({ones, ones[0].box, ones[0].box, next, saved}).data, mask));
 }
 
 }  // namespace

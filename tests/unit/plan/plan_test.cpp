@@ -39,9 +39,8 @@ TEST(Plan, ABatchThatTheMicrosDoNotDivideNamesTheFlags) {
 }
 
 TEST(Plan, EveryProblemIsInOneMessage) {
-  const std::string text =
-      problems_of({.batch_size = 0, .parts = 0, .split_size = 2, .num_spatial_parts = "4", .times = 1});
-  for (const char* flag : {"--batch-size", "--parts", "--split-size", "--num-spatial-parts", "--times"})
+  const std::string text = problems_of({.batch_size = 0, .parts = 0, .split_size = 0, .times = 0, .fused_layers = 0});
+  for (const char* flag : {"--batch-size", "--parts", "--split-size", "--times", "--fused-layers"})
     EXPECT_THAT(text, HasSubstr(flag));
 }
 
@@ -49,13 +48,71 @@ TEST(Plan, FlagsThatAskForNothingAreAccepted) {
   EXPECT_EQ(problems_of({.batch_size = 4, .split_size = 1, .num_spatial_parts = "1", .local_dp = 1}), "");
 }
 
-TEST(Plan, WhatComesLaterIsRefusedNotIgnored) {
-  EXPECT_THAT(problems_of({.slice_method = "vertical"}), HasSubstr("--slice-method"));
-  EXPECT_THAT(problems_of({.halo_d2 = true}), HasSubstr("--halo-D2"));
-  EXPECT_THAT(problems_of({.fused_layers = 2}), HasSubstr("--fused-layers"));
+TEST(Plan, ContradictionsNameTheFlagToChange) {
+  EXPECT_THAT(problems_of({.slice_method = "vertical"}), HasSubstr("--num-spatial-parts"));
+  EXPECT_THAT(problems_of({.halo_d2 = true}), HasSubstr("--grid"));
+  EXPECT_THAT(problems_of({.num_spatial_parts = "2", .fused_layers = 2}), HasSubstr("--halo-D2"));
   EXPECT_THAT(problems_of({.local_dp = 2}), HasSubstr("--local-DP"));
-  EXPECT_THAT(problems_of({.balance = "3,2"}), HasSubstr("--balance"));
+  EXPECT_THAT(problems_of({.split_size = 2, .local_dp = 2}), HasSubstr("--replicas"));
+  EXPECT_THAT(problems_of({.split_size = 2, .balance = "3,1"}), HasSubstr("--balance"));
+  EXPECT_THAT(problems_of({.split_size = 20}), HasSubstr("--split-size"));
   EXPECT_THAT(problems_of({.spatial_size = 1}), HasSubstr("--spatial-size"));
+  EXPECT_THAT(problems_of({.split_size = 2, .num_spatial_parts = "2", .spatial_size = 3}), HasSubstr("--split-size 3"));
+  EXPECT_THAT(problems_of({.num_spatial_parts = "2", .grid = "2x1"}), HasSubstr("--grid"));
+  EXPECT_THAT(problems_of({.grid = "2*1"}), HasSubstr("3x5"));
+  EXPECT_THAT(problems_of({.num_spatial_parts = "2,x"}), HasSubstr("--num-spatial-parts 2,x"));
+  EXPECT_THAT(problems_of({.schedule = "1f1b", .times = 2}), HasSubstr("--times"));
+  EXPECT_THAT(problems_of({.schedule = "2f2b"}), HasSubstr("zero-bubble"));
+  EXPECT_THAT(problems_of({.batch_size = 6, .split_size = 2, .num_spatial_parts = "2", .local_dp = 4}),
+              HasSubstr("--batch-size 8"));
+  EXPECT_THAT(problems_of({.dp_only = true}), HasSubstr("--num-hp"));
+}
+
+TEST(Plan, AnEmptyTileNamesTheNodeAndTheLargestGrid) {
+  const std::string text = problems_of({.grid = "5x3"});  // the last feature maps are 4x4
+  EXPECT_THAT(text, HasSubstr("4x3"));
+  EXPECT_THAT(text, HasSubstr("layer3"));
+  EXPECT_EQ(problems_of({.grid = "4x3"}), "");
+}
+
+Grid grid_of(const PlanOptions& options) { return make_plan(graph(), options).stages[0].grid; }
+
+TEST(Plan, SliceMethodsLayTiles) {
+  EXPECT_EQ(grid_of({.num_spatial_parts = "4"}), (Grid{2, 2}));
+  EXPECT_EQ(grid_of({.num_spatial_parts = "3"}), (Grid{1, 3}));
+  EXPECT_EQ(grid_of({.num_spatial_parts = "4", .slice_method = "vertical"}), (Grid{1, 4}));
+  EXPECT_EQ(grid_of({.num_spatial_parts = "4", .slice_method = "horizontal"}), (Grid{4, 1}));
+  EXPECT_EQ(grid_of({.grid = "2x3"}), (Grid{2, 3}));
+}
+
+TEST(Plan, RanksAreTilesThenLaterStagesAndTheMirrorIsUp) {
+  const Plan plan = make_plan(graph(), {.batch_size = 4,
+                                        .split_size = 3,
+                                        .num_spatial_parts = "4,2",
+                                        .schedule = "gems-master",
+                                        .times = 2,
+                                        .replicas = 2});
+  EXPECT_EQ(plan.ranks(), 14);
+  EXPECT_EQ(plan.stages[1].ranks, (std::vector<int>{4, 5}));
+  EXPECT_EQ(plan.rank_of(Direction::up, 0, 0), 6);
+  EXPECT_EQ(plan.rank_of(Direction::up, 2, 0), 0);
+  EXPECT_EQ(plan.places_of(5), (std::vector<Plan::Place>{{Direction::down, 1, 1}, {Direction::up, 0, 1}}));
+  EXPECT_EQ(plan.global_batch(), 4 * 2 * 2 * 2);
+  EXPECT_EQ(sequential_plan(graph(), plan).parts, 8);
+}
+
+TEST(Plan, SamplesOfAStepAreCountedOnce) {
+  for (const char* scope : {"micro", "global"}) {
+    const Plan plan = make_plan(
+        graph(),
+        {.batch_size = 6, .parts = 3, .split_size = 2, .schedule = "chimera", .replicas = 2, .batch_norm = scope});
+    std::vector<int> seen(static_cast<std::size_t>(plan.global_batch()));
+    for (int r = 0; r < 2; ++r)
+      for (const Direction d : {Direction::down, Direction::up})
+        for (int m = 0; m < plan.micros(d); ++m)
+          for (int i = 0; i < plan.micro_size(); ++i) ++seen[static_cast<std::size_t>(plan.first_sample(r, d, m) + i)];
+    EXPECT_THAT(seen, testing::Each(1)) << scope;
+  }
 }
 
 TEST(Plan, TheLauncherMustStartAsManyRanksAsThePlanNeeds) {
@@ -66,7 +123,8 @@ TEST(Plan, TheLauncherMustStartAsManyRanksAsThePlanNeeds) {
 TEST(Schedule, OneMicroGoesBackBeforeTheNextOneStarts) {
   const Plan plan = make_plan(graph(), {.batch_size = 6, .parts = 3});
   std::ostringstream picture;
-  for (const auto& action : schedule_for(plan, 0)) picture << action << ' ';
+  const auto lists = make_schedule(plan);
+  for (const auto& action : lists[0]) picture << action << ' ';
   EXPECT_EQ(picture.str(), "F0 B0 F1 B1 F2 B2 S ");
 }
 

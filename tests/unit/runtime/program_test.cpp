@@ -16,9 +16,13 @@ std::vector<std::string> step_names(const Program& program) {
 
 struct Built {
   explicit Built(Graph g, Recompute recompute = Recompute::norm)
-      : graph(std::move(g)), parameters(graph, at::kFloat, 1), program(graph, parameters, recompute) {}
+      : graph(std::move(g)),
+        plan(sequential_plan(graph, {.batch_size = 2, .stages = {{.ranks = {0}}}})),
+        parameters(graph, 0, static_cast<int>(graph.nodes().size()), at::kFloat, 1),
+        program(graph, plan.stages[0], make_layout(graph, plan).stages[0], parameters, recompute) {}
   Keep keep(Value v) const { return program.keep[static_cast<std::size_t>(v.id)]; }
   Graph graph;
+  Plan plan;
   Parameters parameters;
   Program program;
 };

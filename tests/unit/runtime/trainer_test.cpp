@@ -22,8 +22,11 @@ TEST(Parameters, DependOnNameAndSeedAlone) {
   ModelOptions deeper = tiny;
   deeper.depth = 14;
   const Graph large = builtin_models().build(deeper);
-  const Parameters a(small, at::kDouble, 1), b(large, at::kDouble, 1), c(small, at::kDouble, 2),
-      d(small, at::kFloat, 1);
+  const auto make = [](const Graph& graph, at::ScalarType dtype, std::uint64_t seed) {
+    return Parameters(graph, 0, static_cast<int>(graph.nodes().size()), dtype, seed);
+  };
+  const Parameters a = make(small, at::kDouble, 1), b = make(large, at::kDouble, 1), c = make(small, at::kDouble, 2),
+                   d = make(small, at::kFloat, 1);
   EXPECT_TRUE(at::equal(a.at("layer1.0.conv1.weight").value, b.at("layer1.0.conv1.weight").value));
   EXPECT_FALSE(at::equal(a.at("layer1.0.conv1.weight").value, c.at("layer1.0.conv1.weight").value));
   EXPECT_FALSE(at::equal(a.at("layer1.0.conv1.weight").value, a.at("layer1.0.conv2.weight").value));
@@ -32,13 +35,40 @@ TEST(Parameters, DependOnNameAndSeedAlone) {
 
 TEST(Parameters, AreViewsOfOneBuffer) {
   const Graph graph = builtin_models().build(tiny);
-  const Parameters p(graph, at::kDouble, 1);
+  const Parameters p(graph, 0, static_cast<int>(graph.nodes().size()), at::kDouble, 1);
   double sum = 0;
   for (const auto& parameter : p.all())
-    if (parameter.gradient.defined()) sum += parameter.value.sum().item<double>();
+    if (parameter.trainable) sum += parameter.value.sum().item<double>();
   EXPECT_NEAR(p.flat_values().sum().item<double>(), sum, 1e-9);
   p.flat_values().fill_(2);
   EXPECT_EQ(p.at("conv1.weight").value.min().item<double>(), 2);
+}
+
+TEST(Parameters, OfAStageAreThoseOfTheWhole) {
+  const Graph graph = builtin_models().build(tiny);
+  const int end = static_cast<int>(graph.nodes().size()), middle = end / 2;
+  const Parameters whole(graph, 0, end, at::kDouble, 1), front(graph, 0, middle, at::kDouble, 1),
+      rear(graph, middle, end, at::kDouble, 1);
+  EXPECT_EQ(whole.all().size(), front.all().size() + rear.all().size());
+  for (const auto& p : whole.all()) {
+    const Parameter* here = front.find(p.name) ? front.find(p.name) : rear.find(p.name);
+    ASSERT_NE(here, nullptr) << p.name;
+    EXPECT_TRUE(at::equal(here->value, p.value)) << p.name;
+  }
+}
+
+// d^n old + sum of shares: what n micros in a row leave behind.
+TEST(Parameters, StatisticsDecayOnceAMicro) {
+  const Graph graph = builtin_models().build(tiny);
+  const Parameters p(graph, 0, static_cast<int>(graph.nodes().size()), at::kDouble, 1);
+  const Parameter& mean = p.at("bn1.running_mean");
+  const Parameter& count = p.at("bn1.num_batches_tracked");
+  mean.value.fill_(2);
+  mean.sum.fill_(0.5);
+  count.sum.fill_(3);
+  p.update_statistics(3);
+  EXPECT_NEAR(mean.value[0].item<double>(), 2 * 0.9 * 0.9 * 0.9 + 0.5, 1e-14);
+  EXPECT_EQ(count.value.item<std::int64_t>(), 3);
 }
 
 TEST(Trainer, TheLossFalls) {
@@ -57,7 +87,7 @@ TEST(Trainer, ARunRepeatsItselfToTheBit) {
     Trainer trainer(graph, make_plan(graph, {.batch_size = 8, .parts = 2}), {.steps = 3, .loader_workers = workers},
                     images());
     for (int i = 0; i < 3; ++i) trainer.step();
-    results.push_back(trainer.parameters().flat_values().clone());
+    results.push_back(trainer.parameters()[0]->flat_values().clone());
   }
   EXPECT_TRUE(at::equal(results[0], results[1]));
   EXPECT_TRUE(at::equal(results[0], results[2]));
@@ -67,8 +97,8 @@ TEST(Trainer, ALossThatIsNotANumberStopsBeforeTheStepAndNamesIt) {
   const Graph graph = builtin_models().build(tiny);
   Trainer trainer(graph, make_plan(graph, {.batch_size = 8}), {.steps = 3}, images());
   trainer.step();
-  trainer.parameters().at("conv1.weight").value.fill_(std::nan(""));
-  const auto before = trainer.parameters().at("fc.weight").value.clone();
+  trainer.parameters()[0]->at("conv1.weight").value.fill_(std::nan(""));
+  const auto before = trainer.parameters()[0]->at("fc.weight").value.clone();
   try {
     trainer.step();
     FAIL() << "training went on";
@@ -76,7 +106,7 @@ TEST(Trainer, ALossThatIsNotANumberStopsBeforeTheStepAndNamesIt) {
     EXPECT_NE(std::string(error.what()).find("step 2"), std::string::npos) << error.what();
     EXPECT_EQ(error.code(), ExitCode::numeric);
   }
-  EXPECT_TRUE(at::equal(trainer.parameters().at("fc.weight").value, before));
+  EXPECT_TRUE(at::equal(trainer.parameters()[0]->at("fc.weight").value, before));
 }
 
 TEST(Trainer, FreesEverythingOfAStep) {

@@ -25,6 +25,7 @@ class Conv final : public Operation {
   std::vector<ParameterSpec> parameters(Shapes inputs) const override;
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return windows.input_of(out); }
   Box owned_output(const Box& in, Shapes inputs) const override { return windows.owned_outputs(in, inputs[0]); }
+  bool pads_with_zeros() const override { return true; }
   Cost cost(Shapes inputs, const Box& out) const override;
   std::string describe() const override;
 

@@ -47,6 +47,7 @@ class GlobalAvgPool final : public Operation {
   Shape output_shape(Shapes inputs) const override { return {inputs[0].channels, 1, 1, 1}; }
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return inputs[0].box(out.batch()); }
   Box owned_output(const Box& in, Shapes inputs) const override { return first_pixel_owner(in); }
+  bool reduces_positions() const override { return true; }
   Cost cost(Shapes inputs, const Box& out) const override;
 };
 

@@ -1,0 +1,73 @@
+// `tessera bench`: the seeds' benchmarks, each a plan with its own defaults. The plan is verified before it is timed.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "commands.h"
+#include "run.h"
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/io/trace.h"
+#include "tessera/oracle/verify.h"
+
+namespace tessera {
+namespace {
+
+// In float64, so that an inexact plan shows; one step, because it is the same step over and over.
+void verify_first(const Options& options, const ModelRegistry& models, const Launch& launch) {
+  Options exact = options;
+  exact.dtype = "float64";
+  exact.steps = 1;
+  const Job job = make_job(exact, models, launch.ranks_started(), launch.ranks_on_node());
+  const double tolerance = verify_tolerance(at::kDouble);
+  const VerifyReport report = run_verification(exact, job, launch, tolerance);
+  if (!report.passed)
+    throw Error(concat("the plan does not train like one device, so there is nothing to time: ",
+                       report.differences.front().what, " differs by ", report.largest));
+  if (launch.speaks() && !options.quiet) {
+    fmt::print("verified: one step in float64 differs from one device's by {:.1e} at most\n", report.largest);
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+void apply_bench_defaults(const std::string& family, Options& options) {
+  PlanOptions& plan = options.plan;
+  options.steps = 10;
+  plan.batch_size = 32;
+  plan.split_size = 2;
+  if (family == "spatial" || family == "gems-spatial") {
+    plan.num_spatial_parts = "4";
+    plan.spatial_size = 1;
+  }
+  if (family == "gems" || family == "gems-spatial") plan.times = 1;
+  if (family == "bundle") {
+    plan.num_hp = 2;
+    plan.grad_sync = "hierarchical";
+  }
+}
+
+void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch, int argc,
+               char** argv) {
+  const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
+  for (const auto& file : {options.json, options.trace})
+    if (!file.empty() && launch.speaks()) check_writable(file);
+  install_cpu_allocator();
+  if (launch.speaks() && !options.quiet)
+    fmt::print("bench {}: {} on {}\n{}", family, options.model.name, job.images->describe(),
+               plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  if (!options.skip_verification) verify_first(options, models, launch);
+  RunReport report =
+      run_training(options, job, launch, {.quiet = true, .every_step = false, .record = !options.trace.empty()});
+  if (!launch.speaks()) return;
+  report.command.assign(argv, argv + argc);
+  const Spread speed = images_per_second(report.steps, job.plan.global_batch());
+  fmt::print("{} (median of {} steps; {} to {}), loss {:.4f} -> {:.4f}\n{}", human_speed(speed.median),
+             report.steps.size() - 1, human_speed(speed.low), human_speed(speed.high), report.steps.front().loss,
+             report.steps.back().loss, breakdown_table(report, job.plan));
+  if (!options.json.empty()) write_report(options.json, report, job.plan, job.graph);
+  if (!options.trace.empty()) write_trace(options.trace, report, job.plan, job.graph);
+}
+
+}  // namespace tessera

@@ -1,0 +1,153 @@
+#include "run.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/core.h>
+
+#include <numeric>
+
+#include "progress.h"
+#include "tessera/base/text.h"
+#include "tessera/oracle/verify.h"
+
+namespace tessera {
+namespace {
+
+// What a rank tells of itself: peak bytes, seconds a step, and the parts of these.
+constexpr std::size_t figures = 2 + static_cast<std::size_t>(Part::count);
+
+at::Tensor figures_of(const std::vector<StepReport>& steps, std::int64_t peak_bytes) {
+  at::Tensor out = at::zeros({static_cast<std::int64_t>(figures)}, at::kDouble);
+  double* to = out.data_ptr<double>();
+  to[0] = static_cast<double>(peak_bytes);
+  // The first step also pays for memory and for the choice of kernels.
+  const std::size_t first = steps.size() > 1 ? 1 : 0;
+  const auto counted = static_cast<double>(steps.size() - first);
+  for (std::size_t s = first; s < steps.size(); ++s) {
+    to[1] += steps[s].seconds / counted;
+    for (std::size_t p = 0; p < steps[s].parts.size(); ++p) to[2 + p] += steps[s].parts[p] / counted;
+  }
+  return out;
+}
+
+// All ranks' events, in order; on every rank.
+std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& mine, Communicator& world) {
+  constexpr std::int64_t fields = 7;
+  const at::Tensor count = at::full({1}, static_cast<std::int64_t>(mine.size()), at::kLong);
+  at::Tensor counts = at::empty({world.size(), 1}, at::kLong);
+  world.all_gather(count, counts).wait();
+  const std::int64_t most = counts.max().item<std::int64_t>();
+  at::Tensor local = at::zeros({most, fields}, at::kDouble), all = at::empty({world.size(), most, fields}, at::kDouble);
+  double* to = local.data_ptr<double>();
+  for (const auto& e : mine) {
+    const auto number = [](auto value) { return static_cast<double>(value); };
+    for (const double field : {number(e.action.kind), number(e.action.stage), number(e.action.micro),
+                               number(e.action.direction), number(e.step), e.begin, e.end})
+      *to++ = field;
+  }
+  world.all_gather(local, all).wait();
+  std::vector<std::vector<TraceEvent>> out(static_cast<std::size_t>(world.size()));
+  for (int r = 0; r < world.size(); ++r)
+    for (std::int64_t i = 0; i < counts[r][0].item<std::int64_t>(); ++i) {
+      const double* from = all.data_ptr<double>() + (r * most + i) * fields;
+      const auto whole = [&](int f) { return static_cast<int>(from[f]); };
+      out[static_cast<std::size_t>(r)].push_back(
+          {{static_cast<Action::Kind>(whole(0)), whole(1), whole(2), static_cast<Direction>(whole(3))},
+           static_cast<std::int64_t>(from[4]),
+           from[5],
+           from[6]});
+    }
+  return out;
+}
+
+void train_rank(const Options& options, const Job& job, const RunOptions& run, Communicator& world, RunReport& report) {
+  at::set_num_threads(job.threads);
+  const auto account = std::make_shared<MemoryAccount>();
+  const MemoryScope scope(account);
+  const bool speaks = world.rank() == Rank{0};
+  Trainer trainer(job.graph, job.plan, options.train, job.images, &world);
+  std::vector<TraceEvent> events;
+  if (run.record) trainer.record(&events);
+  Progress progress({job.steps, job.plan.global_batch(), run.quiet || !speaks, run.every_step});
+  std::vector<StepReport> steps;
+  try {
+    for (std::int64_t s = 0; s < job.steps; ++s) {
+      steps.push_back(trainer.step());
+      progress.step(steps.back(), account->peak_bytes());
+    }
+  } catch (...) {
+    progress.finish();  // the message starts on a line of its own
+    throw;
+  }
+  progress.finish();
+  const at::Tensor mine = figures_of(steps, account->peak_bytes());
+  at::Tensor all = at::empty({world.size(), static_cast<std::int64_t>(figures)}, at::kDouble);
+  world.all_gather(mine, all).wait();
+  auto traces = run.record ? gathered(events, world) : std::vector<std::vector<TraceEvent>>{};
+  if (!speaks) return;
+  report.steps = std::move(steps);
+  report.events = std::move(traces);
+  for (int r = 0; r < world.size(); ++r) {
+    const double* from = all.data_ptr<double>() + r * static_cast<std::int64_t>(figures);
+    report.peak_bytes.push_back(static_cast<std::int64_t>(from[0]));
+    report.rank_seconds.push_back(from[1]);
+    std::copy(from + 2, from + figures, report.rank_parts.emplace_back().begin());
+  }
+}
+
+}  // namespace
+
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, const RunOptions& run) {
+  RunReport report;
+  report.model = options.model.name;
+  report.dtype = options.dtype;
+  report.threads = job.threads;
+  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, world, report); });
+  return report;
+}
+
+VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
+  Verification result;
+  launch.run(job.plan.ranks(), [&](Communicator& world) {
+    at::set_num_threads(job.threads);
+    Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
+    if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);
+  });
+  VerifyReport report{result.largest() <= tolerance, tolerance, result.largest(), result.compared, {}};
+  for (const auto& d : result.worst) report.differences.push_back({d.what, d.step, d.relative});
+  return report;
+}
+
+std::string breakdown_table(const RunReport& report, const Plan& plan) {
+  std::vector<std::string> head{"rank", "stage", "ms/step", "compute"};
+  std::array<bool, static_cast<std::size_t>(Part::count)> shown{};
+  for (std::size_t p = 0; p < shown.size(); ++p) {
+    for (const auto& parts : report.rank_parts) shown[p] = shown[p] || parts[p] > 0;
+    if (shown[p]) head.emplace_back(part_names[p]);
+  }
+  head.emplace_back("peak");
+  Table table(head);
+  const auto ms = [](double seconds) { return fmt::format("{:.1f}", 1e3 * seconds); };
+  for (std::size_t r = 0; r < report.rank_parts.size(); ++r) {
+    const auto& parts = report.rank_parts[r];
+    std::vector<std::string> stages;
+    for (const auto& place : plan.places_of(static_cast<int>(r) % plan.ranks_per_replica()))
+      stages.push_back(fmt::format("{}{}", place.stage, place.direction == Direction::up ? "'" : ""));
+    const double other = std::accumulate(parts.begin(), parts.end(), 0.0);
+    std::vector<std::string> row{std::to_string(r), join(stages, " "), ms(report.rank_seconds[r]),
+                                 ms(report.rank_seconds[r] - other)};
+    for (std::size_t p = 0; p < shown.size(); ++p)
+      if (shown[p]) row.push_back(ms(parts[p]));
+    row.push_back(human_bytes(report.peak_bytes[r]));
+    table.row(row);
+  }
+  return table.str();
+}
+
+std::string human_speed(double speed) {
+  return fmt::format("{:.{}f} images/s", speed, speed < 1 ? 3 : speed < 10 ? 2 : 1);
+}
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+// The training loop of all ranks, for every command that trains.
+#pragma once
+
+#include "launch.h"
+#include "options.h"
+#include "tessera/io/report.h"
+
+namespace tessera {
+
+struct RunOptions {
+  bool quiet = false;       ///< no progress
+  bool every_step = false;  ///< a line for every step
+  bool record = false;      ///< put down every action
+};
+
+/// Trains job.steps steps on all ranks. The report is whole on the process that speaks.
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, const RunOptions& run);
+
+/// Compares the job's plan with the run that is known to be right. Throws Error when they differ.
+VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance);
+
+/// Where the step's time went and how much memory it took, a row a rank.
+std::string breakdown_table(const RunReport& report, const Plan& plan);
+
+/// "1.23 images/s", with as many digits as tell something.
+std::string human_speed(double images_per_second);
+
+}  // namespace tessera

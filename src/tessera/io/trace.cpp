@@ -1,0 +1,90 @@
+#include "tessera/io/trace.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tessera/io/json_file.h"
+#include "tessera/schedule/simulator.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* kind_name(Action::Kind kind) {
+  switch (kind) {
+    case Action::Kind::forward:
+      return "forward";
+    case Action::Kind::backward:
+      return "backward";
+    case Action::Kind::input_gradient:
+      return "input gradient";
+    case Action::Kind::weight_gradient:
+      return "weight gradient";
+    case Action::Kind::step:
+      return "step";
+  }
+  return "";
+}
+
+// Times in seconds; the format counts microseconds.
+Json event(const Action& action, std::int64_t step, int process, int rank, double begin, double end) {
+  std::ostringstream name;
+  name << action;
+  return {{"name", name.str()},
+          {"cat", kind_name(action.kind)},
+          {"ph", "X"},
+          {"ts", 1e6 * begin},
+          {"dur", 1e6 * (end - begin)},
+          {"pid", process},
+          {"tid", rank},
+          {"args",
+           {{"step", step + 1},
+            {"stage", action.stage},
+            {"micro", action.micro},
+            {"direction", action.direction == Direction::up ? "up" : "down"}}}};
+}
+
+void name_process(Json& events, int process, const std::string& name, int ranks) {
+  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"tid", 0}, {"args", {{"name", name}}}});
+  for (int r = 0; r < ranks; ++r)
+    events.push_back({{"name", "thread_name"},
+                      {"ph", "M"},
+                      {"pid", process},
+                      {"tid", r},
+                      {"args", {{"name", "rank " + std::to_string(r)}}}});
+}
+
+}  // namespace
+
+void write_trace(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph) {
+  constexpr int happened = 1, predicted = 2;
+  Json events = Json::array();
+  name_process(events, happened, "what happened", static_cast<int>(report.events.size()));
+  name_process(events, predicted, "predicted", plan.ranks_per_replica());
+  double first = 0, last_begin = 0, last_end = 0;
+  std::int64_t last_step = 0;
+  for (const auto& rank : report.events)
+    if (!rank.empty()) {
+      first = first == 0 ? rank.front().begin : std::min(first, rank.front().begin);
+      last_step = rank.back().step;
+    }
+  for (std::size_t r = 0; r < report.events.size(); ++r)
+    for (const auto& e : report.events[r]) {
+      events.push_back(event(e.action, e.step, happened, static_cast<int>(r), e.begin - first, e.end - first));
+      if (e.step != last_step) continue;
+      last_begin = last_begin == 0 ? e.begin - first : std::min(last_begin, e.begin - first);
+      last_end = std::max(last_end, e.end - first);
+    }
+  // Beside the last step: the first one also pays for memory and the choice of kernels.
+  const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));
+  const double scale = simulation.makespan > 0 ? (last_end - last_begin) / simulation.makespan : 0;
+  for (std::size_t r = 0; r < simulation.ranks.size(); ++r)
+    for (const auto& span : simulation.ranks[r].spans)
+      events.push_back(event(span.action, last_step, predicted, static_cast<int>(r), last_begin + scale * span.begin,
+                             last_begin + scale * span.end));
+  write_json(path, {{"traceEvents", events}, {"displayTimeUnit", "ms"}});
+}
+
+}  // namespace tessera

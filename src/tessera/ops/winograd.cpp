@@ -1,0 +1,396 @@
+#include "tessera/ops/winograd.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/lanes.h"
+#include "tessera/ops/winograd_maps.h"
+
+namespace tessera {
+namespace {
+
+using lanes::load;
+using lanes::store;
+using namespace winograd;
+constexpr std::int64_t lane = lanes::vector_length<float>;
+constexpr std::int64_t points = 36;
+
+std::int64_t whole_vectors(std::int64_t channels) { return (channels + lane - 1) / lane * lane; }
+
+// The last vector of a pixel may be a part of one.
+TESSERA_INLINE V load_some(const float* from, std::int64_t n) {
+  if (n >= lane) return load<V>(from);
+  V x{};
+  for (std::int64_t i = 0; i < n; ++i) x[i] = from[i];
+  return x;
+}
+TESSERA_INLINE void store_some(float* to, const V& x, std::int64_t n) {
+  if (n >= lane) return store(to, x);
+  for (std::int64_t i = 0; i < n; ++i) to[i] = x[i];
+}
+
+// The patches of an output, counted through row by row and sample by sample.
+struct Patches {
+  static constexpr std::int64_t edge = 4, seen = 6;
+  std::int64_t samples, down, across;
+  explicit Patches(std::int64_t n, std::int64_t rows, std::int64_t columns)
+      : samples(n), down((rows + edge - 1) / edge), across((columns + edge - 1) / edge) {}
+  std::int64_t count() const { return samples * down * across; }
+  struct Place {
+    std::int64_t sample, row, column;
+  };
+  Place at(std::int64_t i) const { return {i / (down * across), i / across % down * edge, i % across * edge}; }
+};
+
+// Where the n×n pixels from (row, column) on lie. Pixels outside of the memory are `outside`.
+template <std::int64_t n, class T>
+TESSERA_INLINE void pixels_of(const Rows<T>& memory, std::int64_t sample, std::int64_t row, std::int64_t column,
+                              T* outside, T** to) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool row_inside = row + i >= 0 && row + i < memory.rows;
+    T* const first = row_inside ? memory.row(sample, row + i) : nullptr;
+    for (std::int64_t j = 0; j < n; ++j) {
+      const std::int64_t x = column + j;
+      to[i * n + j] = row_inside && x >= 0 && x < memory.width ? first + x * memory.channels : outside;
+    }
+  }
+}
+
+// The values of a patch go to 36 matrices, `step` numbers apart, of one row a patch.
+TESSERA_VECTORIZE void inputs_to_points(const float* const* pixels, std::int64_t channels, float* to,
+                                        std::int64_t step) {
+  for (std::int64_t c = 0; c < channels; c += lane) {
+    V x[36], t[36];
+    for (int i = 0; i < 36; ++i) x[i] = load_some(pixels[i] + c, channels - c);
+#pragma GCC unroll 6
+    for (int j = 0; j < 6; ++j) to_points(x + j, 6, t + j, 6);
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) to_points(t + 6 * i, 1, x + 6 * i, 1);
+    for (int i = 0; i < 36; ++i) store(to + i * step + c, x[i]);
+  }
+}
+
+TESSERA_VECTORIZE void gradients_to_points(const float* const* pixels, std::int64_t channels, float* to,
+                                           std::int64_t step) {
+  for (std::int64_t c = 0; c < channels; c += lane) {
+    V y[16], t[24], m[36];
+    for (int i = 0; i < 16; ++i) y[i] = load_some(pixels[i] + c, channels - c);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) gradient_to_points(y + j, 4, t + j, 4);
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) gradient_to_points(t + 4 * i, 1, m + 6 * i, 1);
+    for (int i = 0; i < 36; ++i) store(to + i * step + c, m[i]);
+  }
+}
+
+TESSERA_VECTORIZE void points_to_outputs(const float* from, std::int64_t step, const float* bias, std::int64_t channels,
+                                         float* const* pixels) {
+  for (std::int64_t c = 0; c < channels; c += lane) {
+    V m[36], t[24], y[16];
+    const V offset = bias ? load_some(bias + c, channels - c) : V{};
+    for (int i = 0; i < 36; ++i) m[i] = load<V>(from + i * step + c);
+#pragma GCC unroll 6
+    for (int j = 0; j < 6; ++j) from_points(m + j, 6, t + j, 6);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) from_points(t + 6 * i, 1, y + 4 * i, 1);
+    for (int i = 0; i < 16; ++i) store_some(pixels[i] + c, y[i] + offset, channels - c);
+  }
+}
+
+// A matrix product's operands: numbers of a are `a_row` and `a_depth` apart, rows of b `b_depth`, rows of c `c_row`.
+struct Strides {
+  std::int64_t a_row, a_depth, b_depth, c_row;
+};
+
+template <int rows, int vectors, bool add>
+TESSERA_INLINE void product_of_registers(const float* a, const float* b, float* c, std::int64_t depth,
+                                         const Strides& s) {
+  V sum[rows][vectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) sum[i][j] = add ? load<V>(c + i * s.c_row + j * lane) : V{};
+  for (std::int64_t k = 0; k < depth; ++k) {
+    V right[vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) right[j] = load<V>(b + k * s.b_depth + j * lane);
+#pragma GCC unroll 16
+    for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < vectors; ++j) sum[i][j] += a[i * s.a_row + k * s.a_depth] * right[j];
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+    for (int j = 0; j < vectors; ++j) store(c + i * s.c_row + j * lane, sum[i][j]);
+}
+
+template <int rows, int vectors, bool add>
+TESSERA_INLINE void product_of_columns(const float* a, const float* b, float* c, std::int64_t height,
+                                       std::int64_t depth, const Strides& s) {
+  std::int64_t i = 0;
+  for (; i + rows <= height; i += rows)
+    product_of_registers<rows, vectors, add>(a + i * s.a_row, b, c + i * s.c_row, depth, s);
+  if constexpr (rows > 1) {
+    if (i < height)
+      product_of_columns<rows / 2, vectors, add>(a + i * s.a_row, b, c + i * s.c_row, height - i, depth, s);
+  }
+}
+
+// Right factors are taken in panels of four, two or one vectors of columns. `apart`: each panel is a matrix of its own,
+// one behind the other, so that it is read in the order of memory.
+enum class Panels { side_by_side, apart };
+struct Panel {
+  std::int64_t begin, width;
+};
+TESSERA_INLINE Panel panel_of(std::int64_t column, std::int64_t columns) {
+  const std::int64_t fours = columns / (4 * lane) * (4 * lane), twos = columns / (2 * lane) * (2 * lane);
+  if (column < fours) return {column / (4 * lane) * (4 * lane), 4 * lane};
+  if (column < twos) return {fours, 2 * lane};
+  return {twos, lane};
+}
+
+struct Extent {
+  std::int64_t height, width, depth;
+};
+
+// c = a · b, or added to c. The width is in whole vectors.
+template <Panels panels, bool add>
+TESSERA_VECTORIZE void product(const float* a, const float* b, float* c, Extent e, Strides s) {
+  for (std::int64_t j = 0; j < e.width;) {
+    const Panel panel = panel_of(j, e.width);
+    const float* const right = panels == Panels::apart ? b + j * e.depth : b + j;
+    if (panels == Panels::apart) s.b_depth = panel.width;
+    if (panel.width == 4 * lane)
+      product_of_columns<6, 4, add>(a, right, c + j, e.height, e.depth, s);
+    else if (panel.width == 2 * lane)
+      product_of_columns<12, 2, add>(a, right, c + j, e.height, e.depth, s);
+    else
+      product_of_columns<12, 1, add>(a, right, c + j, e.height, e.depth, s);
+    j += panel.width;
+  }
+}
+
+// How the weights' memory maps to matrices [from][to], one a tap. Forward goes from input to output channels, its
+// transpose the other way with the taps in reverse.
+struct WeightView {
+  std::int64_t from, to;
+  std::int64_t from_stride, to_stride, tap_stride;
+  bool reversed;
+
+  std::int64_t to_whole() const { return whole_vectors(to); }
+  /// Numbers in one of the 36 matrices.
+  std::int64_t step() const { return from * to_whole(); }
+
+  static WeightView of(const at::Tensor& w, bool reversed) {
+    ensure(w.size(2) == 3 && w.size(3) == 3 && w.stride(2) == 3 * w.stride(3), "weights of sizes ", w.sizes(),
+           " and strides ", w.strides(), " are not nine evenly spaced taps");
+    if (reversed) return {w.size(0), w.size(1), w.stride(0), w.stride(1), w.stride(3), true};
+    return {w.size(1), w.size(0), w.stride(1), w.stride(0), w.stride(3), false};
+  }
+};
+
+// Calls f(number in the weights, number in a [tap][row][column] block) for a block of weights, adjacent ones of the
+// memory one after the other.
+template <class Call>
+TESSERA_INLINE void for_block(const WeightView& view, std::int64_t row, std::int64_t column, const Call& f) {
+  const std::int64_t rows = std::min(lane, view.from - row), columns = std::min(lane, view.to - column);
+  for (std::int64_t tap = 0; tap < 9; ++tap) {
+    const std::int64_t base =
+        row * view.from_stride + column * view.to_stride + (view.reversed ? 8 - tap : tap) * view.tap_stride;
+    if (view.from_stride < view.to_stride) {
+      for (std::int64_t j = 0; j < columns; ++j)
+        for (std::int64_t i = 0; i < rows; ++i)
+          f(base + i * view.from_stride + j * view.to_stride, (tap * lane + i) * lane + j);
+    } else {
+      for (std::int64_t i = 0; i < rows; ++i)
+        for (std::int64_t j = 0; j < columns; ++j)
+          f(base + i * view.from_stride + j * view.to_stride, (tap * lane + i) * lane + j);
+    }
+  }
+}
+
+// Rows [first, last) of the 36 matrices, whose columns stand in the panels that product() wants.
+TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightView& view, std::int64_t first,
+                                           std::int64_t last, float* to) {
+  float block[9 * lane * lane]{};
+  for (std::int64_t column = 0; column < view.to_whole(); column += lane) {
+    const Panel panel = panel_of(column, view.to_whole());
+    for (std::int64_t row = first; row < last; row += lane) {
+      for_block(view, row, column, [&](std::int64_t from, std::int64_t at) { block[at] = weights[from]; });
+      for (std::int64_t i = 0; i < std::min(lane, last - row); ++i) {
+        V w[9], t[18], u[36];
+        for (int k = 0; k < 9; ++k) w[k] = load<V>(block + (k * lane + i) * lane);
+        for (int j = 0; j < 3; ++j) weights_to_points(w + j, 3, t + j, 3);
+        for (int j = 0; j < 6; ++j) weights_to_points(t + 3 * j, 1, u + 6 * j, 1);
+        float* const place = to + panel.begin * view.from + (row + i) * panel.width + (column - panel.begin);
+        for (int k = 0; k < 36; ++k) store(place + k * view.step(), u[k]);
+      }
+    }
+  }
+}
+
+// The transpose: adds the gradient at the 36 points, in plain matrices, to the weights' gradient.
+TESSERA_VECTORIZE void matrices_to_weights(const float* from, const WeightView& view, float* sum) {
+  float block[9 * lane * lane];
+  for (std::int64_t column = 0; column < view.to_whole(); column += lane)
+    for (std::int64_t row = 0; row < view.from; row += lane) {
+      for (std::int64_t i = 0; i < std::min(lane, view.from - row); ++i) {
+        V u[36], t[18], w[9];
+        for (int k = 0; k < 36; ++k) u[k] = load<V>(from + k * view.step() + (row + i) * view.to_whole() + column);
+        for (int j = 0; j < 6; ++j) weights_from_points(u + j, 6, t + j, 6);
+        for (int j = 0; j < 3; ++j) weights_from_points(t + 6 * j, 1, w + 3 * j, 1);
+        for (int k = 0; k < 9; ++k) store(block + (k * lane + i) * lane, w[k]);
+      }
+      for_block(view, row, column, [&](std::int64_t to, std::int64_t at) { sum[to] += block[at]; });
+    }
+}
+
+at::Tensor floats(std::int64_t n) { return at::empty({n}, at::TensorOptions().dtype(at::kFloat)); }
+
+// How a pass goes through the patches: some at a time, so that their values stay in a core's second cache.
+struct Groups {
+  Patches patches;
+  std::int64_t in_whole, out_whole;
+  std::int64_t together, count;
+
+  Groups(const Rows<const float>& in, std::int64_t samples, std::int64_t rows, std::int64_t columns,
+         std::int64_t out_channels)
+      : patches(samples, rows, columns), in_whole(whole_vectors(in.channels)), out_whole(whole_vectors(out_channels)) {
+    // Few patches stay in a core's second cache; but where the weights do not, each fetch of them should serve more.
+    together = in_whole * out_whole < 128 * 256 ? 24 : 48;
+    count = (patches.count() + together - 1) / together;
+  }
+
+  std::int64_t begin(std::int64_t group) const { return group * together; }
+  std::int64_t size(std::int64_t group) const { return std::min(together, patches.count() - begin(group)); }
+  std::int64_t in_step() const { return together * in_whole; }
+  std::int64_t out_step() const { return together * out_whole; }
+  /// What a thread needs for one group.
+  std::int64_t scratch() const { return points * (in_step() + out_step()) + 2 * std::max(in_whole, out_whole); }
+};
+
+// The parts of a thread's scratch memory.
+struct Scratch {
+  float *in, *out;  // 36 matrices each, one row a patch
+  float* zeros;     // a pixel
+  float* sink;      // a pixel that nobody reads
+  Scratch(float* memory, const Groups& g)
+      : in(memory),
+        out(in + points * g.in_step()),
+        zeros(out + points * g.out_step()),
+        sink(zeros + std::max(g.in_whole, g.out_whole)) {
+    std::fill(zeros, sink, 0.0F);
+  }
+};
+
+void inputs_of_group(const Rows<const float>& in, WinogradOrigin origin, const Groups& g, std::int64_t group,
+                     const Scratch& s) {
+  for (std::int64_t i = 0; i < g.size(group); ++i) {
+    const auto at = g.patches.at(g.begin(group) + i);
+    const float* pixels[36];
+    pixels_of<6, const float>(in, at.sample, origin.row + at.row, origin.column + at.column, s.zeros, pixels);
+    inputs_to_points(pixels, in.channels, s.in + i * g.in_whole, g.in_step());
+  }
+}
+
+void convolve(const Rows<const float>& in, WinogradOrigin origin, const at::Tensor& weights, const WeightView& view,
+              const float* bias, const Rows<float>& out) {
+  const at::Tensor matrices = floats(points * view.step());
+  float* const u = matrices.data_ptr<float>();
+  const std::int64_t blocks = whole_vectors(view.from) / lane;
+  at::parallel_for(0, blocks, 1, [&](std::int64_t first, std::int64_t last) {
+    weights_to_matrices(weights.data_ptr<float>(), view, first * lane, std::min(last * lane, view.from), u);
+  });
+
+  const Groups g(in, out.samples, out.rows, out.width, out.channels);
+  const at::Tensor memory = floats(at::get_num_threads() * g.scratch());
+  at::parallel_for(0, g.count, 1, [&](std::int64_t first, std::int64_t last) {
+    const Scratch s(memory.data_ptr<float>() + at::get_thread_num() * g.scratch(), g);
+    for (std::int64_t group = first; group < last; ++group) {
+      inputs_of_group(in, origin, g, group, s);
+      for (std::int64_t k = 0; k < points; ++k)
+        product<Panels::apart, false>(s.in + k * g.in_step(), u + k * view.step(), s.out + k * g.out_step(),
+                                      {g.size(group), g.out_whole, view.from}, {g.in_whole, 1, 0, g.out_whole});
+      for (std::int64_t i = 0; i < g.size(group); ++i) {
+        const auto at = g.patches.at(g.begin(group) + i);
+        float* pixels[16];
+        pixels_of<4, float>(out, at.sample, at.row, at.column, s.sink, pixels);
+        points_to_outputs(s.out + i * g.out_whole, g.out_step(), bias, out.channels, pixels);
+      }
+    }
+  });
+}
+
+// The weights' gradient from groups [first, last), added to `sum`. Sums of more patches than this would lose digits.
+constexpr std::int64_t patches_a_sum = 1024;
+
+void add_weight_gradient(const Rows<const float>& in, WinogradOrigin origin, const Rows<const float>& gradient,
+                         const Groups& g, std::int64_t first, std::int64_t last, const Scratch& s, float* matrices,
+                         const WeightView& view, float* sum) {
+  const std::int64_t groups_a_sum = std::max<std::int64_t>(1, patches_a_sum / g.together);
+  for (std::int64_t group = first; group < last; ++group) {
+    inputs_of_group(in, origin, g, group, s);
+    for (std::int64_t i = 0; i < g.size(group); ++i) {
+      const auto at = g.patches.at(g.begin(group) + i);
+      const float* pixels[16];
+      pixels_of<4, const float>(gradient, at.sample, at.row, at.column, s.zeros, pixels);
+      gradients_to_points(pixels, gradient.channels, s.out + i * g.out_whole, g.out_step());
+    }
+    const std::int64_t in_sum = (group - first) % groups_a_sum;
+    const auto multiply = in_sum == 0 ? product<Panels::side_by_side, false> : product<Panels::side_by_side, true>;
+    for (std::int64_t k = 0; k < points; ++k)
+      multiply(s.in + k * g.in_step(), s.out + k * g.out_step(), matrices + k * view.step(),
+               {view.from, g.out_whole, g.size(group)}, {1, g.in_whole, g.out_whole, g.out_whole});
+    if (in_sum + 1 == groups_a_sum || group + 1 == last) matrices_to_weights(matrices, view, sum);
+  }
+}
+
+}  // namespace
+
+bool winograd_pays(std::int64_t in_channels, std::int64_t out_channels, std::int64_t samples, std::int64_t rows,
+                   std::int64_t columns) {
+  // With shorter registers the products do not fit into them, and a direct convolution is faster.
+  if (!wide_registers()) return false;
+  const std::int64_t patches = Patches(samples, rows, columns).count();
+  // Few patches do not pay for the transform of the weights; patches that reach far over the edge waste their pixels.
+  const std::int64_t least = std::max<std::int64_t>(8, in_channels * out_channels / 2048);
+  return in_channels >= lane && out_channels >= lane && patches >= least && samples * rows * columns >= 10 * patches;
+}
+
+void winograd_forward(const Rows<const float>& in, WinogradOrigin origin, const at::Tensor& weights, const float* bias,
+                      const Rows<float>& out) {
+  convolve(in, origin, weights, WeightView::of(weights, false), bias, out);
+}
+
+void winograd_input_gradient(const Rows<const float>& gradient, WinogradOrigin origin, const at::Tensor& weights,
+                             const Rows<float>& out) {
+  // Input i meets tap k at output i - origin - k.
+  convolve(gradient, {-origin.row - 2, -origin.column - 2}, weights, WeightView::of(weights, true), nullptr, out);
+}
+
+void winograd_weight_gradient(const Rows<const float>& in, WinogradOrigin origin, const Rows<const float>& gradient,
+                              const at::Tensor& sum) {
+  const WeightView view = WeightView::of(sum, false);
+  const Groups g(in, gradient.samples, gradient.rows, gradient.width, gradient.channels);
+  const std::int64_t threads = std::min<std::int64_t>(at::get_num_threads(), g.count);
+  const at::Tensor memory = floats(threads * g.scratch()), matrices = floats(threads * points * view.step());
+  // A thread alone adds to the sum; more of them have sums of their own, which are added in the order of the threads.
+  std::vector<at::Tensor> sums{sum};
+  for (std::int64_t thread = 1; thread < threads; ++thread) sums.push_back(at::zeros_like(sum));
+  at::parallel_for(0, threads, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t thread = begin; thread < end; ++thread)
+      add_weight_gradient(in, origin, gradient, g, g.count * thread / threads, g.count * (thread + 1) / threads,
+                          Scratch(memory.data_ptr<float>() + thread * g.scratch(), g),
+                          matrices.data_ptr<float>() + thread * points * view.step(), view,
+                          sums[static_cast<std::size_t>(thread)].data_ptr<float>());
+  });
+  for (std::size_t thread = 1; thread < sums.size(); ++thread) sum.add_(sums[thread]);
+}
+
+}  // namespace tessera

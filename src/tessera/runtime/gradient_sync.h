@@ -1,0 +1,37 @@
+// Adds up what the copies of a stage's parameters have gathered in a step: gradients, and shares of the statistics.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/plan/plan.h"
+
+namespace tessera {
+
+/// Works on one flat tensor, in buckets. Backward completes the tensor from its end; a bucket is under way as soon as
+/// it is complete, while backward goes on. All copies get the same bits.
+class GradientSync {
+ public:
+  /// `copies`: the ranks that hold these parameters; null when there is one only. `node`: a number that ranks of one
+  /// node share, for GradSync::hierarchical. Collective over the copies.
+  GradientSync(at::Tensor sums, std::unique_ptr<Communicator> copies, GradSync how, int node);
+
+  /// All elements from `offset` on are complete on this rank.
+  void complete_from(std::int64_t offset);
+  /// Waits for all buckets, starting those that are not under way.
+  void finish();
+
+  int copies() const { return copies_ ? copies_->size() : 1; }
+
+ private:
+  void start(const at::Tensor& bucket);
+
+  at::Tensor sums_;
+  std::unique_ptr<Communicator> copies_;
+  std::unique_ptr<Communicator> node_, masters_;  // hierarchical only; masters_ on each node's first rank
+  std::int64_t started_from_;                     // everything from here on is under way
+  std::vector<Pending> pending_;
+};
+
+}  // namespace tessera
