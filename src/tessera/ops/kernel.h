@@ -2,6 +2,7 @@
 // nothing of a pass: what backward wants of forward goes into the caller's `Saved`.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,6 +60,10 @@ struct ForwardArgs {
   Saved& saved;
   /// Memory for `out`, a part of something larger maybe. A kernel may ignore it and return memory of its own.
   Slab into = {};
+  /// What lies around `inside` is needed elsewhere: a kernel that can makes it first, in `into`, and says so. The
+  /// messages are then on their way while it makes the inside.
+  Box inside = {};
+  std::function<void()> edges_ready = {};
 };
 
 struct BackwardArgs {

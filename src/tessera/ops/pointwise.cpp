@@ -105,15 +105,16 @@ class PointwiseKernel final : public Kernel {
     }
     moments = combined(moments, args.pass.groups);
     for (std::size_t i = 0; i < normed.size(); ++i) normalise(*normed[i], moments[i], args);
-    return recompute(args);
+    if (!args.edges_ready || !args.into.defined()) return recompute(args);
+    for (const Box& edge : difference(args.out, args.inside)) fill(args, args.into, edge);
+    args.edges_ready();
+    fill(args, args.into, args.inside);
+    return args.into;
   }
 
   Slab recompute(const ForwardArgs& args) override {
     Slab out = args.into.defined() ? args.into : empty_slab(args.out, options_.channels, args.inputs[0].data.options());
-    std::vector<Affine> terms;
-    for (std::size_t t = 0; t < options_.terms.size(); ++t)
-      terms.push_back(affine(t, narrowed(args.inputs[t], args.out).data, args.saved));
-    loops::affine_sum(terms, options_.relu, out.data);
+    fill(args, out, args.out);
     return out;
   }
 
@@ -185,6 +186,13 @@ class PointwiseKernel final : public Kernel {
   bool takes_addend(std::size_t input) const override { return options_.terms[input].norm != nullptr; }
 
  private:
+  void fill(const ForwardArgs& args, const Slab& out, const Box& box) const {
+    std::vector<Affine> terms;
+    for (std::size_t t = 0; t < options_.terms.size(); ++t)
+      terms.push_back(affine(t, narrowed(args.inputs[t], box).data, args.saved));
+    loops::affine_sum(terms, options_.relu, narrowed(out, box).data);
+  }
+
   // saved[3i], saved[3i+1], saved[3i+2]: mean, 1/deviation and count of the i-th norm, in double.
   void normalise(const PointwiseTerm& term, const loops::Moments& m, const ForwardArgs& args) const {
     require(m.count > 1, "node '", term.name, "' normalises over one number a channel; use a larger --batch-size or ",

@@ -39,6 +39,23 @@ Slab sum(Slab a, Slab b) {
   return a;
 }
 
+// What is left of a tile without the strips that others need: each strip goes with as little else as can be.
+Box without_strips(Box tile, const std::vector<Box>& strips) {
+  for (const Box& strip : strips) {
+    if (intersect(strip, tile).empty()) continue;
+    Box best;
+    for (const Axis axis : {Axis::height, Axis::width})
+      for (const Interval& rest :
+           {Interval{strip[axis].end, tile[axis].end}, Interval{tile[axis].begin, strip[axis].begin}}) {
+        Box cut = tile;
+        cut[axis] = intersect(tile[axis], rest);
+        if (!cut.empty() && cut.volume() > best.volume()) best = cut;
+      }
+    tile = best;
+  }
+  return tile;
+}
+
 at::Tensor data_in(const Slab& slab, const Box& box) { return box.empty() ? at::Tensor() : narrowed(slab, box).data; }
 
 }  // namespace
@@ -53,8 +70,15 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
   const auto m = static_cast<std::size_t>(member);
   for (int v = 0; v < static_cast<int>(boxes_.size()); ++v) {
     const ValueLayout& layout = wiring.layout.at(stage, v);
-    if (layout.used())
-      boxes_[static_cast<std::size_t>(v)] = {layout.owned[m], layout.made[m], layout.held[m], layout.frame[m]};
+    if (!layout.used()) continue;
+    Boxes& mine = boxes_[static_cast<std::size_t>(v)];
+    mine = {layout.owned[m], layout.made[m], layout.held[m], layout.frame[m], {}};
+    if (!layout.exchanged || mine.made == mine.frame) continue;
+    std::vector<Box> strips;
+    for (std::size_t other = 0; other < layout.held.size(); ++other)
+      if (other != m) strips.push_back(intersect(mine.owned, layout.held[other]));
+    const Box inside = without_strips(mine.made, strips);
+    if (2 * inside.volume() > mine.made.volume()) mine.inside = inside;
   }
   for (const Step& step : program_.steps) {
     const Node& node = graph.node({step.output});
@@ -118,7 +142,7 @@ double Executor::forward(MicroState& state, int micro, const at::Tensor& images,
   expect_values(state, micro, pass.options);
   state.pass = std::move(pass);
   if (images.defined() && !image_box().empty())
-    value(state, 0) = make_framed(state, 0, [&](const Slab&) { return Slab{images, image_box()}; });
+    make_framed(state, 0, [&](const Slab&) { return Slab{images, image_box()}; });
   for (std::size_t s = 0; s < program_.steps.size(); ++s) forward_step(state, s);
   while (!state.arriving.empty()) settle(state, state.arriving.begin()->first);
   if (!makes_loss()) return 0;
@@ -131,11 +155,18 @@ void Executor::forward_step(MicroState& state, std::size_t s) {
     for (std::size_t i = 0; i < step.inputs.size(); ++i)
       if (waits_[s][i]) settle(state, step.inputs[i]);
     const auto inputs = gather(state, step);
-    const Box& out = boxes(step.output).made;
-    value(state, step.output) = make_framed(state, step.output, [&](const Slab& into) {
-      return step.kernel->forward({inputs, out, owned_box(step), state.pass, state.saved[s], into});
+    const Boxes& out = boxes(step.output);
+    ForwardArgs args{inputs, out.made, owned_box(step), state.pass, state.saved[s]};
+    if (!out.inside.empty()) {
+      args.inside = out.inside;
+      args.edges_ready = [&] { exchange_margin(state, step.output); };
+    }
+    make_framed(state, step.output, [&](const Slab& into) {
+      args.into = into;
+      return step.kernel->forward(args);
     });
   }
+  exchange_margin(state, step.output);
   send_away(state, step.output);
   for (int v : step.release_after_forward) release(state, v);
 }
@@ -149,27 +180,31 @@ Slab Executor::new_frame(int v, const at::TensorOptions& options) const {
 }
 
 template <class Make>
-Slab Executor::make_framed(const MicroState& state, int v, const Make& make) const {
+void Executor::make_framed(MicroState& state, int v, const Make& make) const {
   const Box& made = v == 0 ? boxes(v).held : boxes(v).made;
-  if (made.empty() || made == boxes(v).frame) return make(Slab{});
-  const Slab frame = new_frame(v, state.pass.options), into = narrowed(frame, made);
-  const Slab result = make(into);
+  if (made.empty() || made == boxes(v).frame) {
+    value(state, v) = make(Slab{});
+    return;
+  }
+  value(state, v) = new_frame(v, state.pass.options);
+  const Slab into = narrowed(value(state, v), made), result = make(into);
   if (result.data.data_ptr() != into.data.data_ptr()) into.data.copy_(result.data);
-  return frame;
 }
 
-void Executor::send_away(MicroState& state, int v) {
-  const Box& owned = boxes(v).owned;
+void Executor::exchange_margin(MicroState& state, int v) const {
+  const auto margin = margins_.find(v);
+  if (margin == margins_.end() || state.arriving.contains(v)) return;
+  const Meter::Timed timed(wiring_.meter, Part::margins);
   const Slab& slab = value(state, v);
-  if (const auto margin = margins_.find(v); margin != margins_.end()) {
-    const Meter::Timed timed(wiring_.meter, Part::margins);
-    state.arriving[v] = margin->second.exchange.start(*wiring_.pipeline, data_in(slab, owned),
-                                                      data_in(slab, boxes(v).held), tag(state, margin->second, false));
-  }
+  state.arriving[v] = margin->second.exchange.start(*wiring_.pipeline, data_in(slab, boxes(v).owned),
+                                                    data_in(slab, boxes(v).held), tag(state, margin->second, false));
+}
+
+void Executor::send_away(MicroState& state, int v) const {
   const Meter::Timed timed(wiring_.meter, Part::transfers);
   for (auto [link, end] = departures_.equal_range(v); link != end; ++link)
-    state.leaving.push_back(
-        link->second.exchange.start(*wiring_.pipeline, data_in(slab, owned), {}, tag(state, link->second, false)));
+    state.leaving.push_back(link->second.exchange.start(*wiring_.pipeline, data_in(value(state, v), boxes(v).owned), {},
+                                                        tag(state, link->second, false)));
 }
 
 void Executor::settle(MicroState& state, int v) const {
@@ -183,7 +218,7 @@ void Executor::settle(MicroState& state, int v) const {
 void Executor::release(MicroState& state, int v) const {
   settle(state, v);
   Slab& slab = value(state, v);
-  const auto [owned, made, held, frame] = boxes(v);
+  const auto& [owned, made, held, frame, inside] = boxes(v);
   if (slab.defined() && program_.keep[static_cast<std::size_t>(v)] == Keep::recomputed && margins_.contains(v))
     for (const Box& box : difference(held, made))
       state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});
@@ -322,7 +357,7 @@ void Executor::restore(MicroState& state, int v) {
   Step& step = program_.steps[s];
   for (int input : step.inputs) restore(state, input);
   const auto inputs = gather(state, step);
-  value(state, v) = make_framed(state, v, [&](const Slab& into) {
+  make_framed(state, v, [&](const Slab& into) {
     return step.kernel->recompute({inputs, boxes(v).made, owned_box(step), state.pass, state.saved[s], into});
   });
   if (const auto margin = state.margins.find(v); margin != state.margins.end()) {
@@ -387,7 +422,7 @@ Slab Executor::take_merged(MicroState& state, int v, const Box& inside, const Bo
 }
 
 void Executor::send_back(MicroState& state, int v) {
-  const auto& [owned, made, held, frame] = boxes(v);
+  const auto& [owned, made, held, frame, inside] = boxes(v);
   if (const auto margin = margins_.find(v); margin != margins_.end()) {
     Slab gradient = take_merged(state, v, made, held);
     // The neighbours' shares are added in place.

@@ -82,6 +82,7 @@ class Executor {
   /// This member's boxes of a value, out of the layout.
   struct Boxes {
     Box owned, made, held, frame;
+    Box inside;  ///< of made: what no other member needs; empty where that is little
   };
   struct Link {
     Exchange exchange;
@@ -97,10 +98,11 @@ class Executor {
   /// Memory for a value with its margin; zeros where it reaches outside the image.
   Slab new_frame(int v, const at::TensorOptions& options) const;
   void forward_step(MicroState& state, std::size_t s);
-  /// Runs `make(into)` with the memory where the value belongs; returns the value all over its frame.
+  /// Runs `make(into)` with the memory where the value belongs; puts the value there, all over its frame.
   template <class Make>
-  Slab make_framed(const MicroState& state, int v, const Make& make) const;
-  void send_away(MicroState& state, int v);
+  void make_framed(MicroState& state, int v, const Make& make) const;
+  void exchange_margin(MicroState& state, int v) const;
+  void send_away(MicroState& state, int v) const;
   /// Waits for what is under way to this value.
   void settle(MicroState& state, int v) const;
   void release(MicroState& state, int v) const;

@@ -128,6 +128,7 @@ void Trainer::run(std::size_t index, double& loss) {
   // Shared parameters are complete only when both directions are.
   if (index == w.last_action && workers_.size() == 1)
     done = [&](int node) { w.held->sync->complete_from(w.held->parameters.offset_of(node)); };
+  expect_next(index);
   switch (action.kind) {
     case Action::Kind::forward:
       loss += forward(w, action.micro);
@@ -143,6 +144,19 @@ void Trainer::run(std::size_t index, double& loss) {
       break;
     case Action::Kind::step:
       break;
+  }
+}
+
+// Receives of the next actions are posted before this one starts, so that their messages need not wait for it.
+void Trainer::expect_next(std::size_t index) {
+  constexpr std::size_t ahead = 2;
+  for (std::size_t i = index + 1; i < std::min(index + 1 + ahead, actions_.size()); ++i) {
+    const Action& next = actions_[i];
+    if (next.kind == Action::Kind::step || next.kind == Action::Kind::weight_gradient) continue;
+    Worker& w = worker(next);
+    MicroState& micro = w.micros[static_cast<std::size_t>(next.micro)];
+    w.executor->expect_values(micro, next.micro, at::TensorOptions().dtype(options_.dtype));
+    if (next.kind != Action::Kind::forward) w.executor->expect_gradients(micro);
   }
 }
 

@@ -90,6 +90,7 @@ class Trainer {
   void add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images);
   Worker& worker(const Action& action);
   void run(std::size_t index, double& loss);
+  void expect_next(std::size_t index);
   double forward(Worker& worker, int micro);
   Interval share_of(const Worker& worker) const;
   void update(StepReport& report);

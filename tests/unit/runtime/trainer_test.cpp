@@ -124,11 +124,12 @@ TEST(Trainer, FreesEverythingOfAStep) {
 
 TEST(Trainer, RecomputingTakesLessMemory) {
   install_cpu_allocator();
-  const Graph graph = builtin_models().build({.name = "resnet_v2", .image = {3, 32, 32}, .classes = 3, .depth = 20});
+  const Graph graph = builtin_models().build({.name = "resnet_v2", .image = {3, 96, 96}, .classes = 3, .depth = 20});
   const auto peak = [&](Recompute recompute) {
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
-    const auto source = std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 3, .size = 16});
+    const auto source =
+        std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 3, .height = 96, .width = 96, .size = 16});
     Trainer trainer(graph, make_plan(graph, {.batch_size = 8}),
                     {.steps = 1, .recompute = recompute, .loader_workers = 0}, source);
     trainer.step();
