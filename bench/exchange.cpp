@@ -1,8 +1,10 @@
 // Margin exchange of 4 ranks, 2×2 tiles of a 1024×1024 image, beside bare MPI_Isend/MPI_Irecv of the same bytes between
 // the same peers from buffers that are packed already.
 //
-//     mpirun -np 4 bench_exchange [--json FILE] [--rounds N]      processes, with the bare loop beside
-//     bench_exchange ...                                          the same exchange among 4 threads, alone
+//     mpirun -np 4 bench_exchange [--json FILE] [--rounds N] [--max-shared-bytes N]      processes, with the bare loop
+//     bench_exchange ...                                                                 beside; or 4 threads, alone
+//
+// --max-shared-bytes 0 leaves all messages to MPI, as those between machines are.
 //
 // Each exchange is checked first. The two are timed in turn, round by round, because the machine may have fewer cores
 // than ranks and other work. A round is a barrier and then 20 exchanges in a row, as neighbours in training run:
@@ -38,6 +40,7 @@ constexpr int exchanges_per_round = 20;
 struct Options {
   std::string json;
   int rounds = 100;
+  CommunicatorOptions communicator;
 };
 
 /// The boxes of one margin width: tiles, and tiles with a margin on the sides that touch another tile.
@@ -196,6 +199,7 @@ void run(Communicator& communicator, bool under_mpi, const Options& options) {
                                                 {"ranks_as", under_mpi ? "processes" : "threads"},
                                                 {"host", host},
                                                 {"rounds", options.rounds},
+                                                {"max_shared_bytes", options.communicator.max_shared_bytes},
                                                 {"rows", rows}}
                                      .dump(2)
                               << '\n';
@@ -205,10 +209,11 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string flag = argv[i];
-    require((flag == "--json" || flag == "--rounds") && i + 1 < argc, "usage: ", argv[0],
-            " [--json FILE] [--rounds N]");
+    require((flag == "--json" || flag == "--rounds" || flag == "--max-shared-bytes") && i + 1 < argc,
+            "usage: ", argv[0], " [--json FILE] [--rounds N] [--max-shared-bytes N]");
     if (flag == "--json") options.json = argv[i + 1];
     if (flag == "--rounds") options.rounds = std::stoi(argv[i + 1]);
+    if (flag == "--max-shared-bytes") options.communicator.max_shared_bytes = std::stoll(argv[i + 1]);
   }
   return options;
 }
@@ -217,10 +222,12 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   install_cpu_allocator();  // as the program does: a column of a large tile touches a page a row, so large pages matter
+  const Options options = parse(argc, argv);
   if (MpiSession::started_by_launcher()) {
     const MpiSession session;
-    run_mpi_ranks(session, [&](Communicator& c) { run(c, true, parse(argc, argv)); });
+    run_mpi_ranks(
+        session, [&](Communicator& c) { run(c, true, options); }, options.communicator);
   } else {
-    run_thread_ranks(ranks, [&](Communicator& c) { run(c, false, parse(argc, argv)); });
+    run_thread_ranks(ranks, [&](Communicator& c) { run(c, false, options); });
   }
 }

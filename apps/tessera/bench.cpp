@@ -51,8 +51,10 @@ void apply_bench_defaults(const std::string& family, Options& options) {
 void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch, int argc,
                char** argv) {
   const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
-  for (const auto& file : {options.json, options.trace})
-    if (!file.empty() && launch.speaks()) check_writable(file);
+  if (launch.speaks()) {
+    check_writable("--json", options.json);
+    check_writable("--trace", options.trace);
+  }
   install_cpu_allocator();
   if (launch.speaks() && !options.quiet)
     fmt::print("bench {}: {} on {}\n{}", family, options.model.name, job.images->describe(),

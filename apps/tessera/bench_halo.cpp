@@ -52,7 +52,7 @@ at::Tensor expected(const Box& box, std::int64_t channels, std::int64_t width) {
 }
 
 struct Timing {
-  std::vector<double> exchange, overlapped, compute, bare;  // seconds, one an iteration
+  std::vector<double> exchange, both, compute, bare;  // seconds, one an iteration
   std::int64_t bytes = 0, messages = 0;
 };
 
@@ -102,7 +102,7 @@ Timing measure(const HaloOptions& o, const Tiles& tiles, std::int64_t width, Com
     if (mpi) time(timing.bare, i, [&] { bare_mpi_exchange(bare); });
     if (!o.with_compute) continue;
     time(timing.compute, i, compute);
-    time(timing.overlapped, i, [&] {
+    time(timing.both, i, [&] {
       run();
       compute();
     });
@@ -141,6 +141,7 @@ void run_bench_halo(const HaloOptions& o, const Launch& launch) {
           " cannot be cut into ", grid, " tiles; use fewer --num-spatial-parts or a larger --image-size");
   require(image.height / grid.rows > 2 * o.halo_len || !o.with_compute, "--halo-len ", o.halo_len,
           " is too wide for a tile of ", image.height / grid.rows, " rows; use --no-compute or a larger --image-size");
+  if (launch.speaks()) check_writable("--json", o.json);
   install_cpu_allocator();
 
   const Tiles tiles = tiles_of(o, image, grid);
@@ -152,7 +153,7 @@ void run_bench_halo(const HaloOptions& o, const Launch& launch) {
     at::set_num_threads(1);
     const Timing t = measure(o, tiles, image.width, world, mpi);
     const auto mine = at::tensor({percentile(t.exchange, 0.5), percentile(t.exchange, 0.99), percentile(t.bare, 0.5),
-                                  percentile(t.bare, 0.99), percentile(t.compute, 0.5), percentile(t.overlapped, 0.5),
+                                  percentile(t.bare, 0.99), percentile(t.compute, 0.5), percentile(t.both, 0.5),
                                   static_cast<double>(t.bytes), static_cast<double>(t.messages)},
                                  at::kDouble);
     at::Tensor gathered = at::empty({world.size(), columns}, at::kDouble);
@@ -164,7 +165,7 @@ void run_bench_halo(const HaloOptions& o, const Launch& launch) {
   fmt::print("{} x {} channels of {}x{}, {} tiles, margin {}, {}; validated, then {} iterations\n", o.batch_size,
              o.in_channels, image.height, image.width, concat(grid), o.halo_len, mpi ? "MPI processes" : "threads",
              o.iterations);
-  Table table({"rank", "messages", "bytes sent", "median us", "p99 us", "GB/s", "bare MPI us", "ratio", "conv us",
+  Table table({"rank", "messages", "bytes sent", "median us", "p99 us", "GB/s", "bare MPI us", "its p99", "ratio", "conv us",
                "exchange + conv us"});
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   const auto add = [&](const std::string& name, const at::Tensor& row) {
@@ -173,7 +174,7 @@ void run_bench_halo(const HaloOptions& o, const Launch& launch) {
       return seconds > 0 ? fmt::format("{:.1f}", 1e6 * seconds) : std::string("-");
     };
     table.row({name, fmt::format("{:.0f}", v[7]), human_bytes(static_cast<std::int64_t>(v[6])), us(v[0]), us(v[1]),
-               v[0] > 0 ? fmt::format("{:.2f}", v[6] / v[0] / 1e9) : "-", us(v[2]),
+               v[0] > 0 ? fmt::format("{:.2f}", v[6] / v[0] / 1e9) : "-", us(v[2]), us(v[3]),
                v[2] > 0 ? fmt::format("{:.2f}", v[0] / v[2]) : "-", us(v[4]), us(v[5])});
     rows.push_back({{"rank", name},
                     {"messages", v[7]},

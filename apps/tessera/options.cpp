@@ -103,7 +103,7 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
 
   group = "Training";
-  command.add_option("--batch-size", o.plan.batch_size, "images a step")->capture_default_str()->group(group);
+  command.add_option("--batch-size", o.plan.batch_size, "images of a batch; replicas and --times multiply it")->capture_default_str()->group(group);
   command.add_option("--num-epochs", o.num_epochs, "times through the data")->capture_default_str()->group(group);
   command.add_option("--steps", o.steps, "steps of the optimizer; stands in for --num-epochs")->group(group);
   auto& optimizer = o.train.optimizer;
@@ -136,7 +136,7 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->capture_default_str()
       ->group(group);
 
-  group = "Parallelism (exact: no result depends on it)";
+  group = "Parallelism (exact: any plan trains like one device)";
   auto& plan = o.plan;
   command.add_option("--parts", plan.parts, "micro-batches a batch; batch norm is over each of them")
       ->capture_default_str()
@@ -159,7 +159,7 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command.add_option("--grid", plan.grid, "rows x columns of tiles: 3x5, or a list of these")->group(group);
   command
-      .add_option("--batch-norm", plan.batch_norm, "statistics over the whole micro, one rank's part, or all replicas")
+      .add_option("--batch-norm", plan.batch_norm, "statistics over each micro, each rank's part of it (local), or all replicas' (global)")
       ->check(CLI::IsMember({"micro", "local", "global"}))
       ->capture_default_str()
       ->group(group);
@@ -169,9 +169,9 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--times", plan.times, "bidirectional: 1 is 2 replications of the batch, 2 is 4")->group(group);
   command.add_option("--num-hp", plan.num_hp, "bundles (front and rear) on each node")->group(group);
   command.add_flag("--DP-ONLY", plan.dp_only, "with --num-hp: whole networks in place of bundles")->group(group);
-  command.add_option("--grad-sync", plan.grad_sync, "sum gradients over all copies, or by each node's master")
+  command.add_option("--grad-sync", plan.grad_sync,
+                  "sum gradients flat over all copies, or hierarchical: by each node's master (default with --num-hp)")
       ->check(CLI::IsMember({"flat", "hierarchical"}))
-      ->capture_default_str()
       ->group(group);
   command.add_option("--ranks-per-node", plan.ranks_per_node, "where nodes end, if not as the launcher says")
       ->group(group);
@@ -189,8 +189,6 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
 
   group = "Output";
   command.add_option("--json", o.json, "write plan, losses, times and memory to this file")->group(group);
-  command.add_option("--trace", o.trace, "write every action of every rank to this file, as a Chrome trace")
-      ->group(group);
   command.add_flag("-v,--verbose", o.verbose, "print the plan and every step")->group(group);
   command.add_flag("--quiet", o.quiet, "print errors only")->group(group);
 }
@@ -211,6 +209,7 @@ Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_s
   problems.throw_if_any();
 
   job.plan = make_plan(job.graph, o.plan, ranks_started);
+  if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();
   const std::int64_t batch = job.plan.global_batch();
   require(batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
           batch == o.plan.batch_size ? std::string() : concat(" (", batch, " over all copies)"), " is more than the ",

@@ -35,7 +35,7 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
     fmt::print("\n{}", table.str());
   }
   if (!options.json.empty()) {
-    check_writable(options.json);
+    check_writable("--json", options.json);
     write_plan(options.json, job.plan, job.graph);
   }
 }

@@ -89,6 +89,13 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   for (auto* command : {commands.train, commands.plan, commands.verify}) add_network_command(commands, command, models);
   commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "a picture of the schedule")
       ->group("Output");
+  const auto add_trace = [&](CLI::App* command) {
+    command
+        ->add_option("--trace", commands.options[command].trace,
+                     "write every action of every rank to this file, as a Chrome trace")
+        ->group("Output");
+  };
+  add_trace(commands.train);
   Options& verify = commands.options[commands.verify];
   verify.dtype = "float64";  // differences are meant to be seen
   commands.verify
@@ -103,6 +110,7 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
     commands.bench[family] = command;
     apply_bench_defaults(family, commands.options[command]);
     add_network_command(commands, command, models);
+    add_trace(command);
     command
         ->add_flag("--skip-verification", commands.options[command].skip_verification,
                    "time the plan without checking it first")

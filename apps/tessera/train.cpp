@@ -23,8 +23,10 @@ void describe(const Options& options, const Job& job) {
 
 void run_train(Options& options, const ModelRegistry& models, const Launch& launch, int argc, char** argv) {
   const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
-  for (const auto& file : {options.json, options.trace})
-    if (!file.empty() && launch.speaks()) check_writable(file);
+  if (launch.speaks()) {
+    check_writable("--json", options.json);
+    check_writable("--trace", options.trace);
+  }
   install_cpu_allocator();
   if (launch.speaks() && !options.quiet) describe(options, job);
 

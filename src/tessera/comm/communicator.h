@@ -19,6 +19,9 @@ struct CommunicatorOptions {
   std::chrono::duration<double> timeout = std::chrono::seconds(300);
   /// Longer messages travel in pieces: MPI counts in 32 bits.
   std::int64_t max_piece_bytes = std::int64_t{1} << 30;
+  /// Processes on one machine pass messages up to this length through memory that they share, and small collectives
+  /// too; longer ones are left to MPI, which copies them once. 0 leaves all to MPI.
+  std::int64_t max_shared_bytes = std::int64_t{8} << 20;
 };
 
 /// A rank waited too long; the message says for what and for whom.

@@ -1,5 +1,7 @@
 #include "tessera/comm/exchange.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -64,6 +66,26 @@ Exchange::Exchange(const Partition& have, const std::vector<Box>& need, Rank me)
     if (const Box out = intersect(have_, at(need, peer)); !out.empty()) sends_.push_back({Rank{peer}, out});
     if (const Box in = intersect(at(have.boxes, peer), need_); !in.empty()) receives_.push_back({Rank{peer}, in});
   }
+  find_first_strips();
+}
+
+void Exchange::find_first_strips() {
+  std::vector<Strip*> by_size;
+  for (Strip& strip : sends_) by_size.push_back(&strip);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [](const Strip* a, const Strip* b) { return a->box.volume() > b->box.volume(); });
+  unseen_ = difference(have_, stays_);
+  for (Strip* strip : by_size) {
+    // The unseen boxes do not overlap, so a strip lies in them whole when its shares add up to it.
+    std::int64_t unseen_share = 0;
+    for (const Box& box : unseen_) unseen_share += intersect(box, strip->box).volume();
+    strip->first = unseen_share == strip->box.volume();
+    if (!strip->first) continue;
+    std::vector<Box> rest;
+    for (const Box& box : unseen_)
+      for (const Box& piece : difference(box, strip->box)) rest.push_back(piece);
+    unseen_ = std::move(rest);
+  }
 }
 
 Movement Exchange::start(Communicator& communicator, const at::Tensor& source, const at::Tensor& destination,
@@ -82,20 +104,29 @@ Movement Exchange::start(Communicator& communicator, const at::Tensor& source, c
 }
 
 Movement Exchange::start_transpose(Communicator& communicator, const at::Tensor& gradient_of_need,
-                                   const at::Tensor& gradient_of_have, Tag tag) const {
+                                   const at::Tensor& gradient_of_have, Tag tag, Into into) const {
   const Region need = covering("gradient_of_need", gradient_of_need, need_),
                have = covering("gradient_of_have", gradient_of_have, have_);
   Movement movement;
-  for (const Strip& strip : sends_) {
-    const Region target = part_of(have, have_, strip.box);
-    const Region staged = dense_region(communicator.buffers().take(target.bytes()), target.dtype, target.sizes);
-    movement.arrivals_.push_back({communicator.receive(staged, strip.peer, tag), staged, target});
-  }
+  // What is put comes before what is added to it.
+  for (const bool put : {true, false})
+    for (const Strip& strip : sends_) {
+      if (put != (into == Into::fresh && strip.first)) continue;
+      const Region target = part_of(have, have_, strip.box);
+      if (put) {
+        movement.arrivals_.push_back({communicator.receive(target, strip.peer, tag), {}, {}});
+        continue;
+      }
+      const Region staged = dense_region(communicator.buffers().take(target.bytes()), target.dtype, target.sizes);
+      movement.arrivals_.push_back({communicator.receive(staged, strip.peer, tag), staged, target});
+    }
   for (const Strip& strip : receives_)
     movement.sends_.push_back(communicator.send(part_of(need, need_, strip.box), strip.peer, tag));
+  if (into == Into::fresh)
+    for (const Box& box : unseen_) zero_region(part_of(have, have_, box));
   if (!stays_.empty()) {
     const Region to = part_of(have, have_, stays_), from = part_of(need, need_, stays_);
-    if (!same_memory(to, from)) add_region(to, from);
+    if (!same_memory(to, from)) into == Into::fresh ? copy_region(to, from) : add_region(to, from);
   }
   return movement;
 }

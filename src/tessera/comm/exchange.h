@@ -26,6 +26,12 @@ class Movement {
   std::vector<Pending> sends_;
 };
 
+/// What start_transpose() finds where it puts the gradient.
+enum class Into {
+  sum,    ///< a gradient to add to, or zeros
+  fresh,  ///< nothing yet: memory of any content
+};
+
 /// Margin exchange, join, split, change of grid and change of batch ways, by what have and need are:
 ///
 ///     margin: need[r] is have[r] and what lies around it      join:  have = tiles,       need = {whole image, -, -, -}
@@ -55,11 +61,14 @@ class Exchange {
 
   /// gradient_of_have += transpose(E) gradient_of_need: each rank's share of need[me] goes back to its owner and is
   /// added there, first what stays on this rank (in this call), then by peers in the order of their ranks (in
-  /// finish()). The caller sets gradient_of_have to zero beforehand if nothing else was gathered in it. Where
-  /// gradient_of_need holds gradient_of_have, the part that stays on this rank is already in its place and is not added
-  /// again.
+  /// finish()). Where gradient_of_need holds gradient_of_have, the part that stays on this rank is already in its place
+  /// and is not added again.
+  ///
+  /// Into::fresh: gradient_of_have = transpose(E) gradient_of_need. What stays, and the messages that are the first in
+  /// their places (the larger before the smaller), are not added but put there; only what none of them covers is
+  /// zeroed.
   [[nodiscard]] Movement start_transpose(Communicator& communicator, const at::Tensor& gradient_of_need,
-                                         const at::Tensor& gradient_of_have, Tag tag) const;
+                                         const at::Tensor& gradient_of_have, Tag tag, Into into = Into::sum) const;
 
   /// What start() sends from this rank; start_transpose() receives as much.
   std::int64_t bytes_sent(std::int64_t channels, std::int64_t element_bytes) const;
@@ -69,10 +78,14 @@ class Exchange {
   struct Strip {
     Rank peer;
     Box box;
+    bool first = false;  ///< of sends_: overlaps neither stays_ nor another first one
   };
+  void find_first_strips();
+
   Box have_, need_;
   Box stays_;                            ///< what this rank both owns and needs
   std::vector<Strip> sends_, receives_;  ///< by rank of the peer
+  std::vector<Box> unseen_;              ///< the rest of have_: in neither stays_ nor a first strip
 };
 
 }  // namespace tessera

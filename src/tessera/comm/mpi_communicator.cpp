@@ -1,117 +1,21 @@
 #include "tessera/comm/mpi_communicator.h"
 
-#include <mpi.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <thread>
+#include <random>
+
+#include "tessera/comm/mpi_request.h"
 
 namespace tessera {
 namespace {
 
-void check(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  throw Error(concat(call, ": ", std::string(text, static_cast<std::size_t>(length))));
-}
-
-/// Ranks may outnumber cores. A test that finds nothing yields inside MPI where mpirun saw that, so yielding here as
-/// well is for the other libraries, and seldom. A wait of milliseconds is a wait for computation: sleeping leaves it
-/// the core.
-class Patience {
- public:
-  explicit Patience(std::chrono::duration<double> timeout) : start_(Clock::now()), timeout_(timeout) {}
-
-  /// False when the time is up.
-  bool pause() {
-    if (++tests_ % tests_between_yields != 0) return true;
-    const auto waited = Clock::now() - start_;
-    if (waited > timeout_) return false;
-    if (waited < std::chrono::milliseconds(2)) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(nap_);
-      nap_ = std::min(nap_ * 5 / 4, Nap(500));
-    }
-    return true;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  using Nap = std::chrono::microseconds;
-  Clock::time_point start_;
-  std::chrono::duration<double> timeout_;
-  Nap nap_{20};
-  static constexpr int tests_between_yields = 16;
-  int tests_ = 0;
-};
-
-/// What a request is for, and says when it takes too long.
-struct Operation {
-  const char* name;
-  bool sends = false, receives = false;  ///< neither: a collective
-  Rank peer{};
-  Tag tag{};
-};
-
-class MpiRequest final : public Request {
- public:
-  MpiRequest(const Communicator& communicator, Operation operation, Wire wire, std::vector<MPI_Request> pieces)
-      : communicator_(communicator), operation_(operation), wire_(std::move(wire)), pieces_(std::move(pieces)) {}
-
-  ~MpiRequest() override {
-    bool idle = true;
-    for (MPI_Request& piece : pieces_) {
-      if (piece == MPI_REQUEST_NULL) continue;
-      int complete = 0;
-      if (operation_.receives) MPI_Cancel(&piece);
-      MPI_Test(&piece, &complete, MPI_STATUS_IGNORE);
-      idle = idle && complete;
-    }
-    // What MPI may still read or write must stay where it is; a leak is the lesser evil.
-    if (!idle) new Wire(std::move(wire_));
-  }
-
-  bool test() override {
-    for (; pieces_done_ < pieces_.size(); ++pieces_done_) {
-      int complete = 0, bytes = 0;
-      MPI_Status status;
-      check(MPI_Test(&pieces_[pieces_done_], &complete, &status), "MPI_Test");
-      if (!complete) return false;
-      MPI_Get_count(&status, MPI_BYTE, &bytes);
-      bytes_received_ += bytes;
-    }
-    if (operation_.receives && bytes_received_ != wire_.region().bytes())
-      throw Error(concat(describe(), " got ", bytes_received_, " bytes"));
-    if (!operation_.sends) wire_.unpack();
-    return true;
-  }
-
-  void wait() override {
-    if (test()) return;
-    for (Patience patience(communicator_.options().timeout); !test();)
-      if (!patience.pause()) throw timed_out(describe(), communicator_.options());
-  }
-
- private:
-  std::string describe() const {
-    std::string text = concat(operation_.name, " of ", wire_.region().bytes(), " bytes on ", communicator_.rank(),
-                              " of ", communicator_.name());
-    if (operation_.sends) text += concat(" to ", operation_.peer, ", ", operation_.tag);
-    if (operation_.receives) text += concat(" from ", operation_.peer, ", ", operation_.tag);
-    return text;
-  }
-
-  const Communicator& communicator_;
-  Operation operation_;
-  Wire wire_;
-  std::vector<MPI_Request> pieces_;
-  std::size_t pieces_done_ = 0;
-  std::int64_t bytes_received_ = 0;
-};
+using mpi::check;
+using mpi::LetterCollective;
+using mpi::Node;
+using mpi::Operation;
 
 MPI_Datatype mpi_type(at::ScalarType dtype) {
   switch (dtype) {
@@ -128,31 +32,85 @@ MPI_Datatype mpi_type(at::ScalarType dtype) {
   }
 }
 
+/// Called by all ranks of the world.
+std::shared_ptr<Node> find_node(MPI_Comm world) {
+  struct Part {
+    std::int64_t world_rank, process, file;
+    std::uint64_t mark;
+  };
+  int world_rank = 0, world_size = 0, me = 0, size = 0;
+  MPI_Comm_rank(world, &world_rank);
+  MPI_Comm_size(world, &world_size);
+  MPI_Comm here = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here), "MPI_Comm_split_type");
+  MPI_Comm_rank(here, &me);
+  MPI_Comm_size(here, &size);
+
+  std::random_device random;
+  const std::uint64_t mark = std::uint64_t{random()} << 32 | random();
+  std::vector<std::unique_ptr<SharedPart>> parts(static_cast<std::size_t>(size));
+  auto& own = parts[static_cast<std::size_t>(me)];
+  own = SharedPart::make(mark);
+  const Part mine{world_rank, getpid(), own ? own->file() : -1, mark};
+  std::vector<Part> all(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, here), "MPI_Allgather");
+
+  auto node = std::make_shared<Node>();
+  node->numbers.assign(static_cast<std::size_t>(world_size), -1);
+  int open_here = 1, open = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    node->numbers[static_cast<std::size_t>(all[i].world_rank)] = static_cast<int>(i);
+    if (!parts[i] && all[i].file >= 0)
+      parts[i] = SharedPart::open(all[i].process, static_cast<int>(all[i].file), all[i].mark);
+    if (!parts[i]) open_here = 0;
+  }
+  // All ranks of the machine or none. Then nobody needs the files any more.
+  check(MPI_Allreduce(&open_here, &open, 1, MPI_INT, MPI_MIN, here), "MPI_Allreduce");
+  MPI_Comm_free(&here);
+  if (open == 0) return node;
+  for (const auto& part : parts) part->close_file();
+  node->post = std::make_unique<NodePost>(std::move(parts), me);
+  return node;
+}
+
 class MpiCommunicator final : public Communicator {
  public:
-  /// Takes ownership of `handle`.
-  MpiCommunicator(MPI_Comm handle, Rank rank, int size, std::string name, CommunicatorOptions options)
-      : Communicator(rank, size, std::move(name), options), handle_(handle) {
+  /// Takes ownership of `handle`. Called by all its ranks.
+  MpiCommunicator(MPI_Comm handle, Rank rank, int size, std::string name, CommunicatorOptions options,
+                  std::shared_ptr<Node> node)
+      : Communicator(rank, size, std::move(name), options), handle_(handle), node_(std::move(node)) {
     MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN);
+    find_neighbours();
   }
   ~MpiCommunicator() override { MPI_Comm_free(&handle_); }
 
   Pending send(const Region& region, Rank to, Tag tag) override {
     check_peer(to, tag);
-    return start({"send", true, false, to, tag}, packed(region), [&](std::byte* data, int bytes, MPI_Request* request) {
+    const Operation operation{"send", true, false, to, tag, region.bytes()};
+    if (by_post(to, region)) return send_letter(operation, region);
+    return start(operation, packed(region), [&](std::byte* data, int bytes, MPI_Request* request) {
       check(MPI_Isend(data, bytes, MPI_BYTE, to.value, tag.value, handle_, request), "MPI_Isend");
     });
   }
   Pending receive(const Region& into, Rank from, Tag tag) override {
     check_peer(from, tag);
-    return start({"receive", false, true, from, tag}, Wire(buffers(), into),
-                 [&](std::byte* data, int bytes, MPI_Request* request) {
-                   check(MPI_Irecv(data, bytes, MPI_BYTE, from.value, tag.value, handle_, request), "MPI_Irecv");
-                 });
+    const Operation operation{"receive", false, true, from, tag, into.bytes()};
+    if (by_post(from, into))
+      return Pending(std::make_unique<mpi::LetterReceive>(*this, *node_, operation, handle_, number_of(from),
+                                                          Address{group_, from.value, tag.value}, into));
+    return start(operation, Wire(buffers(), into), [&](std::byte* data, int bytes, MPI_Request* request) {
+      check(MPI_Irecv(data, bytes, MPI_BYTE, from.value, tag.value, handle_, request), "MPI_Irecv");
+    });
   }
 
   Pending all_reduce(at::Tensor in_place, Reduce op) override {
     const Region region = region_of(in_place);
+    if (by_letters(region)) {
+      Wire wire = packed(region);
+      const Region mine = wire.region();
+      return collective("all_reduce", op == Reduce::sum ? LetterCollective::Kind::sum : LetterCollective::Kind::max,
+                        mine, std::move(wire));
+    }
     // MPI knows no bfloat16.
     Wire wire(buffers(), region, region.dtype == at::kBFloat16 ? at::kFloat : region.dtype);
     wire.pack();
@@ -177,6 +135,7 @@ class MpiCommunicator final : public Communicator {
            " bytes a rank from ", size(), " ranks into ", out.bytes(),
            " bytes, or into a tensor that is not contiguous");
     Wire wire(buffers(), out);
+    if (by_letters(in)) return collective("all_gather", LetterCollective::Kind::gather, in, std::move(wire));
     const Region all = wire.region();
     copy_region(all.slice(rank().value * in.count(), in.count()), in);
     std::vector<MPI_Request> pieces;
@@ -194,9 +153,10 @@ class MpiCommunicator final : public Communicator {
     return pending({"all_gather"}, std::move(wire), std::move(pieces));
   }
   void barrier() override {
+    if (by_letters({})) return collective("barrier", LetterCollective::Kind::gather, {}, {}).wait();
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Ibarrier(handle_, &request), "MPI_Ibarrier");
-    MpiRequest(*this, {"barrier"}, {}, {request}).wait();
+    pending({"barrier"}, {}, {request}).wait();
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
@@ -204,7 +164,7 @@ class MpiCommunicator final : public Communicator {
     MPI_Comm part = MPI_COMM_NULL;
     check(MPI_Comm_split(handle_, color < 0 ? MPI_UNDEFINED : color, key, &part), "MPI_Comm_split");
     if (part == MPI_COMM_NULL) return nullptr;
-    return owner_of(part, concat(name(), '/', color), options());
+    return owner_of(part, concat(name(), '/', color), options(), node_);
   }
 
   void abort(const std::string& message, ExitCode code) override {
@@ -216,16 +176,66 @@ class MpiCommunicator final : public Communicator {
     std::abort();
   }
 
-  static std::unique_ptr<Communicator> owner_of(MPI_Comm handle, std::string name, const CommunicatorOptions& options) {
+  static std::unique_ptr<Communicator> owner_of(MPI_Comm handle, std::string name, const CommunicatorOptions& options,
+                                                std::shared_ptr<Node> node) {
     int rank = 0, size = 1;
     MPI_Comm_rank(handle, &rank);
     MPI_Comm_size(handle, &size);
-    return std::make_unique<MpiCommunicator>(handle, Rank{rank}, size, std::move(name), options);
+    return std::make_unique<MpiCommunicator>(handle, Rank{rank}, size, std::move(name), options, std::move(node));
   }
 
  private:
-  Pending pending(const Operation& operation, Wire wire, std::vector<MPI_Request> pieces) const {
-    return Pending(std::make_unique<MpiRequest>(*this, operation, std::move(wire), std::move(pieces)));
+  void find_neighbours() {
+    std::vector<int> ranks, in_world(static_cast<std::size_t>(size()));
+    for (int r = 0; r < size(); ++r) ranks.push_back(r);
+    MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+    MPI_Comm_group(handle_, &group);
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_translate_ranks(group, size(), ranks.data(), world, in_world.data());
+    MPI_Group_free(&group);
+    MPI_Group_free(&world);
+    for (const int r : in_world) numbers_.push_back(node_->numbers[static_cast<std::size_t>(r)]);
+    all_here_ = std::all_of(numbers_.begin(), numbers_.end(), [](int number) { return number >= 0; });
+    // The first rank names the group: by its number in the world, and by how many it has named.
+    group_ = std::int64_t{in_world.front()} << 32 | node_->groups_made;
+    if (rank() == Rank{0}) ++node_->groups_made;
+    check(MPI_Bcast(&group_, 1, MPI_INT64_T, 0, handle_), "MPI_Bcast");
+  }
+  int number_of(Rank rank) const { return numbers_[static_cast<std::size_t>(rank.value)]; }
+
+  /// Whether a message between this rank and `peer` goes by the machine's own post; both ends find the same. MPI copies
+  /// long ones once where the post copies twice, through memory.
+  bool by_post(Rank peer, const Region& region) const {
+    return node_->post && number_of(peer) >= 0 && options().max_shared_bytes > 0 &&
+           region.bytes() <= options().max_shared_bytes;
+  }
+  /// Whether a collective does; all ranks find the same.
+  bool by_letters(const Region& region) const {
+    return node_->post && all_here_ &&
+           region.bytes() * size() <= std::min(longest_collective_bytes, options().max_shared_bytes) &&
+           options().max_shared_bytes > 0 && region.on_host();
+  }
+  Pending send_letter(const Operation& operation, const Region& region) {
+    const int to = number_of(operation.peer);
+    Letter letter{{group_, rank().value, operation.tag.value}, -1, region.bytes()};
+    if (letter.bytes > 0) {
+      letter.block = node_->post->take_block(letter.bytes, 1);
+      copy_region(dense_region(node_->post->data(number_of(rank()), letter.block), region.dtype, region.sizes), region);
+    }
+    node_->post->send(to, letter);
+    if (node_->post->sent(to)) return {};
+    return Pending(std::make_unique<mpi::LetterSend>(*this, *node_, operation, handle_, to));
+  }
+  Pending collective(const char* name, LetterCollective::Kind kind, const Region& mine, Wire out) {
+    // Tags below zero are for collectives, by number of the call.
+    const Address address{group_, rank().value, static_cast<std::int32_t>(-1 - collectives_++ % (1 << 30))};
+    const Operation operation{name, false, false, {}, {}, mine.bytes()};
+    return Pending(std::make_unique<LetterCollective>(*this, *node_, operation, handle_, numbers_, address, kind, mine,
+                                                      std::move(out)));
+  }
+  Pending pending(Operation operation, Wire wire, std::vector<MPI_Request> pieces) const {
+    operation.bytes = wire.region().bytes();
+    return Pending(std::make_unique<mpi::WireRequest>(*this, *node_, operation, std::move(wire), std::move(pieces)));
   }
   Wire packed(const Region& region) {
     Wire wire(buffers(), region);
@@ -250,7 +260,13 @@ class MpiCommunicator final : public Communicator {
     return pending(operation, std::move(wire), std::move(pieces));
   }
 
+  static constexpr std::int64_t longest_collective_bytes = 1 << 16;
   MPI_Comm handle_;
+  std::shared_ptr<Node> node_;
+  std::int64_t group_ = 0;    ///< its name in addresses
+  std::vector<int> numbers_;  ///< by rank: the number on this machine, or -1
+  bool all_here_ = false;     ///< on this machine
+  std::int64_t collectives_ = 0;
 };
 
 }  // namespace
@@ -295,7 +311,7 @@ std::unique_ptr<Communicator> mpi_world(CommunicatorOptions options) {
   require(found && *static_cast<int*>(bound) >= Tag::limit - 1, "this MPI library has tags below 2^28");
   MPI_Comm copy = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
-  return MpiCommunicator::owner_of(copy, "world", options);
+  return MpiCommunicator::owner_of(copy, "world", options, find_node(copy));
 }
 
 void run_mpi_ranks(const MpiSession&, const std::function<void(Communicator&)>& body, CommunicatorOptions options) {

@@ -42,16 +42,6 @@ Walk walk_of(const Region& to, const Region& from) {
   return walk;
 }
 
-/// Calls kernel(to, from) at the start of each innermost loop; the kernel does loops[0] itself.
-template <class Kernel>
-void for_each_row(const Walk& walk, std::byte* to, const std::byte* from, const Kernel& kernel) {
-  const auto& [row, a, b, c] = walk.loops;
-  for (std::int64_t i = 0; i < c.size; ++i)
-    for (std::int64_t j = 0; j < b.size; ++j)
-      for (std::int64_t k = 0; k < a.size; ++k)
-        kernel(to + i * c.to + j * b.to + k * a.to, from + i * c.from + j * b.from + k * a.from);
-}
-
 /// Runs that lie far apart, as the rows of a column strip do, defy the hardware's prefetcher: each would wait for
 /// memory. So they are asked for a few rows ahead.
 constexpr std::int64_t rows_ahead = 12;
@@ -63,16 +53,28 @@ inline void ask_for(std::byte* to, const std::byte* from, const Walk::Loop& row,
   }
 }
 
+/// Calls visit(to, from) at the start of each run, which is `bytes` long.
+template <class Visit>
+inline void for_each_run(const Walk& walk, std::byte* to, const std::byte* from, std::size_t bytes,
+                         const Visit& visit) {
+  const auto [row, a, b, c] = walk.loops;
+  const std::size_t asked = std::min<std::size_t>(bytes, 1024);  // from there on the hardware has noticed
+  for (std::int64_t i = 0; i < c.size; ++i)
+    for (std::int64_t j = 0; j < b.size; ++j)
+      for (std::int64_t k = 0; k < a.size; ++k) {
+        std::byte* t = to + i * c.to + j * b.to + k * a.to;
+        const std::byte* f = from + i * c.from + j * b.from + k * a.from;
+        for (std::int64_t l = 0; l < row.size; ++l, t += row.to, f += row.from) {
+          ask_for(t, f, row, asked);
+          visit(t, f);
+        }
+      }
+}
+
 /// A run length that the compiler knows turns memcpy into a move or two: a column of one-channel pixels is 4-byte runs.
 template <std::size_t bytes>
 void copy_short_runs(const Walk& walk, std::byte* to, const std::byte* from) {
-  const Walk::Loop row = walk.loops[0];
-  for_each_row(walk, to, from, [&](std::byte* t, const std::byte* f) {
-    for (std::int64_t i = 0; i < row.size; ++i, t += row.to, f += row.from) {
-      ask_for(t, f, row, bytes);
-      std::memcpy(t, f, bytes);
-    }
-  });
+  for_each_run(walk, to, from, bytes, [](std::byte* t, const std::byte* f) { std::memcpy(t, f, bytes); });
 }
 
 void copy_on_host(const Walk& walk, std::byte* to, const std::byte* from, std::int64_t element_bytes) {
@@ -93,33 +95,24 @@ void copy_on_host(const Walk& walk, std::byte* to, const std::byte* from, std::i
     case 24:
       return copy_short_runs<24>(walk, to, from);
     default:
-      break;
+      for_each_run(walk, to, from, bytes, [&](std::byte* t, const std::byte* f) { std::memcpy(t, f, bytes); });
   }
-  const Walk::Loop row = walk.loops[0];
-  const std::size_t asked = std::min<std::size_t>(bytes, 1024);  // from there on the hardware has noticed
-  for_each_row(walk, to, from, [&](std::byte* t, const std::byte* f) {
-    for (std::int64_t i = 0; i < row.size; ++i, t += row.to, f += row.from) {
-      ask_for(t, f, row, asked);
-      std::memcpy(t, f, bytes);
-    }
-  });
 }
 
 template <class T>
 void add_on_host(const Walk& walk, std::byte* to, const std::byte* from) {
-  const Walk::Loop row = walk.loops[0];
-  for_each_row(walk, to, from, [&](std::byte* t, const std::byte* f) {
-    for (std::int64_t i = 0; i < row.size; ++i, t += row.to, f += row.from) {
-      auto* sum = reinterpret_cast<T*>(t);
-      const auto* term = reinterpret_cast<const T*>(f);
-      for (std::int64_t k = 0; k < walk.run; ++k) sum[k] = sum[k] + term[k];
-    }
+  const auto bytes = static_cast<std::size_t>(walk.run) * sizeof(T);
+  for_each_run(walk, to, from, bytes, [&](std::byte* t, const std::byte* f) {
+    auto* sum = reinterpret_cast<T*>(t);
+    const auto* term = reinterpret_cast<const T*>(f);
+    for (std::int64_t k = 0; k < walk.run; ++k) sum[k] = sum[k] + term[k];
   });
 }
 
 at::Tensor view_of(const Region& region) {
-  return at::from_blob(region.data, region.sizes, region.strides,
-                       at::TensorOptions().dtype(region.dtype).device(region.owner.device()));
+  return at::from_blob(
+      region.data, region.sizes, region.strides,
+      at::TensorOptions().dtype(region.dtype).device(region.on_host() ? at::Device(at::kCPU) : region.owner.device()));
 }
 
 std::array<std::int64_t, 4> dense_strides(const std::array<std::int64_t, 4>& sizes) {
@@ -188,6 +181,10 @@ Region dense_region(const at::Tensor& buffer, at::ScalarType dtype, const std::a
   return {buffer, static_cast<std::byte*>(buffer.data_ptr()), dtype, sizes, dense_strides(sizes)};
 }
 
+Region dense_region(std::byte* data, at::ScalarType dtype, const std::array<std::int64_t, 4>& sizes) {
+  return {at::Tensor(), data, dtype, sizes, dense_strides(sizes)};
+}
+
 void copy_region(const Region& to, const Region& from) {
   if (to.sizes != from.sizes) {
     if (from.dense()) return copy_region(to, shaped_like(from, to));
@@ -212,6 +209,18 @@ void add_region(const Region& to, const Region& from) {
   const Walk walk = walk_of(to, from);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, to.dtype, "add_region",
                                   [&] { add_on_host<scalar_t>(walk, to.data, from.data); });
+}
+
+void zero_region(const Region& region) {
+  if (region.count() == 0) return;
+  if (!region.on_host()) {
+    view_of(region).zero_();
+    return;
+  }
+  const Walk walk = walk_of(region, region);
+  const auto bytes = static_cast<std::size_t>(walk.run * region.element_bytes());
+  for_each_run(walk, region.data, region.data, bytes,
+               [&](std::byte* t, const std::byte*) { std::memset(t, 0, bytes); });
 }
 
 at::Tensor BufferPool::take(std::int64_t bytes) {

@@ -34,12 +34,15 @@ struct Region {
 Region region_of(const at::Tensor& tensor);
 /// A dense region of the given sizes on memory that `buffer` owns (see BufferPool).
 Region dense_region(const at::Tensor& buffer, at::ScalarType dtype, const std::array<std::int64_t, 4>& sizes);
+/// The same on host memory that no tensor owns.
+Region dense_region(std::byte* data, at::ScalarType dtype, const std::array<std::int64_t, 4>& sizes);
 
 /// to = from, converting the dtype where it differs. The sizes must agree, or one of the two must be dense and as long.
 /// Other than in host memory the copy is queued on the calling thread's current stream.
 void copy_region(const Region& to, const Region& from);
 /// to += from, same sizes and dtype, floating point only.
 void add_region(const Region& to, const Region& from);
+void zero_region(const Region& region);
 
 /// Buffers that are used again and again: fresh pages cost more than the copy into them. A buffer is free when nobody
 /// but the pool holds it. Not thread-safe.

@@ -25,7 +25,7 @@ struct CollectiveCall {
 
 /// Every rank posts its regions; when all have, the items can be done by whoever waits, so that a rank which is still
 /// busy with other work delays nobody. Items write disjoint memory, and what they write does not depend on who does
-/// them. The counters besides the items are guarded by the mutex of the group.
+/// them. Arriving and leaving is guarded by the mutex of the group; the rest is atomic.
 struct Collective {
   Collective(const CollectiveCall& what, int ranks) : call(what), posts(static_cast<std::size_t>(ranks)) {}
 
@@ -36,19 +36,23 @@ struct Collective {
   CollectiveCall call;
   std::vector<Post> posts;
   int arrived = 0, left = 0;
-  std::int64_t items = 0;  ///< set by the last to arrive
-  std::int64_t items_done = 0;
-  std::atomic<std::int64_t> next_item{0};
 
-  void arrive(Rank rank, Region in, Region out);
-  bool all_here() const { return arrived == static_cast<int>(posts.size()); }
-  bool done() const { return all_here() && items_done == items; }
-  /// Does items until none is left; returns how many. To be called once all are here.
-  std::int64_t help();
+  /// True for the last to arrive.
+  bool arrive(Rank rank, Region in, Region out);
+  bool all_here() const { return all_here_.load(); }
+  bool done() const { return all_here() && items_done_.load() == items_; }
+  /// So little work that the last to arrive does it sooner than others wake up.
+  bool little_work() const;
+  /// Does items until none is left; true if that was the end of it. To be called once all are here.
+  bool help();
 
  private:
   std::int64_t count_items() const;
   void do_item(std::int64_t item) const;
+
+  std::int64_t items_ = 0;  ///< set by the last to arrive
+  std::atomic<bool> all_here_ = false;
+  std::atomic<std::int64_t> next_item_{0}, items_done_{0};
 };
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 #include "tessera/comm/thread_communicator.h"
 
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -10,35 +10,42 @@
 
 #include <ATen/ops/empty.h>
 
+#include "tessera/comm/bell.h"
 #include "tessera/comm/thread_collective.h"
 
 namespace tessera {
 namespace {
 
-/// All ranks of one run. A thread waits for one thing at a time, so each has one condition variable; whoever changes
-/// what it waits for wakes it. One mutex is enough: nothing is copied or added under it.
+/// All ranks of one run. A thread waits for one thing at a time, so each has one bell; whoever changes what it waits
+/// for rings it. One mutex is enough: it is held to find the other end of a message or collective, and never to copy,
+/// to wait or to wake.
 struct World {
-  explicit World(int ranks) : woken(static_cast<std::size_t>(ranks)) {}
+  explicit World(int ranks) : bells(static_cast<std::size_t>(ranks)) {}
 
   std::mutex mutex;
-  std::vector<std::condition_variable> woken;
-  std::exception_ptr failure;
+  std::deque<Bell> bells;      ///< by rank
+  std::exception_ptr failure;  ///< guarded by the mutex
+  std::atomic<bool> failed = false;
 
   void fail(const std::exception_ptr& why) {
-    const std::lock_guard lock(mutex);
-    if (!failure) failure = why;
-    for (auto& waiting : woken) waiting.notify_all();
+    {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = why;
+    }
+    failed.store(true);
+    for (Bell& bell : bells) bell.ring();
   }
   void throw_if_failed() const {
-    if (failure) throw Aborted();
+    if (failed.load()) throw Aborted();
   }
 };
 
 /// One end of a message.
 struct Message {
   enum class State { posted, copying, done };
+  explicit Message(Region of) : region(std::move(of)) {}
   Region region;
-  State state = State::posted;
+  std::atomic<State> state = State::posted;
 };
 
 /// Messages of one sender, receiver and tag that wait for their other end: sends or receives, never both.
@@ -60,11 +67,11 @@ struct Group {
   std::map<std::pair<std::int64_t, int>, std::shared_ptr<Group>> children;  ///< by number of the split and color
   int joined = 0;
 
-  std::condition_variable& woken(Rank rank) {
-    return world->woken[static_cast<std::size_t>(world_ranks[static_cast<std::size_t>(rank.value)])];
+  Bell& bell(Rank rank) {
+    return world->bells[static_cast<std::size_t>(world_ranks[static_cast<std::size_t>(rank.value)])];
   }
-  void wake_all() {
-    for (std::size_t i = 0; i < world_ranks.size(); ++i) woken(Rank{static_cast<int>(i)}).notify_all();
+  void ring_all() {
+    for (const int rank : world_ranks) world->bells[static_cast<std::size_t>(rank)].ring();
   }
 };
 
@@ -75,11 +82,11 @@ struct Waiter {
   const CommunicatorOptions* options;
 
   template <class Done, class Describe>
-  void wait(std::unique_lock<std::mutex>& lock, const Done& done, const Describe& describe) const {
-    const auto& failure = group->world->failure;
-    group->woken(rank).wait_for(lock, options->timeout, [&] { return failure || done(); });
+  void wait(const Done& done, const Describe& describe) const {
+    const World& world = *group->world;
+    group->bell(rank).wait_for(options->timeout, [&] { return done() || world.failed.load(); });
     if (done()) return;
-    group->world->throw_if_failed();
+    world.throw_if_failed();
     throw timed_out(describe(), *options);
   }
 };
@@ -90,24 +97,27 @@ class MessageRequest final : public Request {
       : waiter_(waiter), sends_(sends), peer_(peer), tag_(tag), message_(std::move(message)) {}
 
   ~MessageRequest() override {
-    std::unique_lock lock(waiter_.group->world->mutex);
-    if (message_->state == Message::State::posted) withdraw();
-    // The other end is using the memory; that takes as long as a copy takes.
-    waiter_.group->woken(waiter_.rank).wait(lock, [&] { return message_->state != Message::State::copying; });
+    {
+      const std::lock_guard lock(waiter_.group->world->mutex);
+      if (message_->state == Message::State::posted) {
+        withdraw();
+        return;
+      }
+    }
+    // The other end may be using the memory; that takes as long as a copy takes.
+    while (!waiter_.group->bell(waiter_.rank).wait_for(std::chrono::hours(1), [&] { return done(); })) continue;
   }
   void wait() override {
-    std::unique_lock lock(waiter_.group->world->mutex);
-    waiter_.wait(
-        lock, [&] { return message_->state == Message::State::done; }, [&] { return describe(); });
+    waiter_.wait([&] { return done(); }, [&] { return describe(); });
   }
   bool test() override {
-    const std::lock_guard lock(waiter_.group->world->mutex);
-    if (message_->state == Message::State::done) return true;
+    if (done()) return true;
     waiter_.group->world->throw_if_failed();
     return false;
   }
 
  private:
+  bool done() const { return message_->state == Message::State::done; }
   void withdraw() {
     const Rank from = sends_ ? waiter_.rank : peer_, to = sends_ ? peer_ : waiter_.rank;
     Lane& lane = waiter_.group->lanes.at({from, to, tag_});
@@ -137,35 +147,27 @@ class CollectiveRequest final : public Request {
     if (++collective_->left == static_cast<int>(collective_->posts.size())) waiter_.group->collectives.erase(number_);
   }
   void wait() override {
-    std::unique_lock lock(waiter_.group->world->mutex);
     const auto describe = [&] { return this->describe(); };
-    waiter_.wait(
-        lock, [&] { return collective_->all_here(); }, describe);
-    help(lock);
-    waiter_.wait(
-        lock, [&] { return collective_->done(); }, describe);
-    lock.unlock();
+    waiter_.wait([&] { return collective_->all_here(); }, describe);
+    help();
+    waiter_.wait([&] { return collective_->done(); }, describe);
     wire_.unpack();
   }
   bool test() override {
-    std::unique_lock lock(waiter_.group->world->mutex);
     waiter_.group->world->throw_if_failed();
-    if (collective_->all_here()) help(lock);
+    if (!collective_->all_here()) return false;
+    help();
     if (!collective_->done()) return false;
-    lock.unlock();
     wire_.unpack();
     return true;
   }
 
  private:
-  void help(std::unique_lock<std::mutex>& lock) {
-    lock.unlock();
-    const std::int64_t did = collective_->help();
-    lock.lock();
-    collective_->items_done += did;
-    if (did > 0 && collective_->done()) waiter_.group->wake_all();
+  void help() {
+    if (collective_->help()) waiter_.group->ring_all();
   }
   std::string describe() const {
+    const std::lock_guard lock(waiter_.group->world->mutex);
     std::string missing;
     for (std::size_t i = 0; i < collective_->posts.size(); ++i)
       if (!collective_->posts[i].here) missing += concat(missing.empty() ? " for " : ", ", Rank{static_cast<int>(i)});
@@ -244,7 +246,7 @@ class ThreadCommunicator final : public Communicator {
 
   Pending post(const Region& region, bool sends, Rank peer, Tag tag) {
     check_peer(peer, tag);
-    auto mine = std::make_shared<Message>(Message{region});
+    auto mine = std::make_shared<Message>(region);
     std::shared_ptr<Message> other;
     {
       const std::lock_guard lock(group_->world->mutex);
@@ -260,10 +262,10 @@ class ThreadCommunicator final : public Communicator {
       other->state = Message::State::copying;
     }
     const auto finish = [&] {
-      const std::lock_guard lock(group_->world->mutex);
-      other->state = Message::State::done;
-      other.reset();  // so that the peer lets go of its tensor itself
-      group_->woken(peer).notify_all();
+      Message& end = *other;
+      other.reset();  // the peer still holds it, and lets go of its tensor itself
+      end.state = Message::State::done;
+      group_->bell(peer).ring();
     };
     try {
       const Region &to = sends ? other->region : region, &from = sends ? region : other->region;
@@ -283,16 +285,25 @@ class ThreadCommunicator final : public Communicator {
 
   Pending join(const CollectiveCall& call, Region in, Region out, Wire wire) {
     const std::int64_t number = calls_++;
-    const std::lock_guard lock(group_->world->mutex);
-    group_->world->throw_if_failed();
-    auto& collective = group_->collectives[number];
-    if (!collective) collective = std::make_shared<Collective>(call, size());
-    ensure(collective->call == call, rank(), " of ", name(), " calls ", call.name(), " of ", call.bytes,
-           " bytes where another rank calls ", collective->call.name(), " of ", collective->call.bytes,
-           " bytes, or with another operation or root");
-    collective->arrive(rank(), std::move(in), std::move(out));
-    if (collective->all_here()) group_->wake_all();
-    return Pending(std::make_unique<CollectiveRequest>(waiter(), number, collective, std::move(wire)));
+    std::shared_ptr<Collective> collective;
+    bool last = false;
+    {
+      const std::lock_guard lock(group_->world->mutex);
+      group_->world->throw_if_failed();
+      auto& found = group_->collectives[number];
+      if (!found) found = std::make_shared<Collective>(call, size());
+      ensure(found->call == call, rank(), " of ", name(), " calls ", call.name(), " of ", call.bytes,
+             " bytes where another rank calls ", found->call.name(), " of ", found->call.bytes,
+             " bytes, or with another operation or root");
+      last = found->arrive(rank(), std::move(in), std::move(out));
+      collective = found;
+    }
+    auto request = std::make_unique<CollectiveRequest>(waiter(), number, collective, std::move(wire));
+    if (last) {
+      if (collective->little_work()) collective->help();
+      group_->ring_all();
+    }
+    return Pending(std::move(request));
   }
 
   std::shared_ptr<Group> group_;

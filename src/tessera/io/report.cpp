@@ -118,12 +118,13 @@ Spread images_per_second(const std::vector<StepReport>& steps, std::int64_t batc
   return spread_of(std::move(speeds));
 }
 
-void check_writable(const std::string& path) {
+void check_writable(const std::string& flag, const std::string& path) {
+  if (path.empty()) return;
   const std::string temporary = path + ".part";
   const bool good = std::ofstream(temporary).good();
   std::error_code ignored;
   std::filesystem::remove(temporary, ignored);
-  require(good && !std::filesystem::is_directory(path), "--json ", path,
+  require(good && !std::filesystem::is_directory(path), flag, " ", path,
           ": cannot write there; the folder must exist and be writable");
 }
 

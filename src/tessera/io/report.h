@@ -45,8 +45,8 @@ struct VerifyReport {
   std::vector<Entry> differences;
 };
 
-/// Throws UsageError now rather than after hours of training.
-void check_writable(const std::string& path);
+/// Throws UsageError, which names the flag, now rather than after hours of training. Nothing to do for an empty path.
+void check_writable(const std::string& flag, const std::string& path);
 
 // Each writes a temporary file and renames it, so that a document is whole or not there. Throw Error.
 void write_report(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph);

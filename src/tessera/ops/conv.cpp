@@ -2,6 +2,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -55,7 +56,7 @@ class ConvKernel final : public Kernel {
     }
     const Problem p = problem(args.inputs[0], args.out);
     const OptionalTensor bias = op_.options.bias ? OptionalTensor(parameters_.values[1]) : OptionalTensor();
-    at::Tensor out = at::convolution(p.input, parameters_.values[0], bias, stride(), p.pad, dilation(), false,
+    at::Tensor out = at::convolution(p.input, parameters_.values[0], bias, p.stride, p.pad, dilation(), false,
                                      std::array<std::int64_t, 2>{0, 0}, op_.options.groups);
     return {channels_last(out), args.out};
   }
@@ -70,6 +71,11 @@ class ConvKernel final : public Kernel {
     }
     const Problem p = problem(args.inputs[0], gradient.box);
     at::Tensor dx = std::get<0>(backward(p, gradient.data, {true, false, false}));
+    if (!p.whole.empty()) {
+      const at::Tensor picked = dx;
+      dx = at::zeros(p.whole, dx.options()).contiguous(at::MemoryFormat::ChannelsLast);
+      every_stride(dx).narrow(2, 0, picked.size(2)).narrow(3, 0, picked.size(3)).copy_(picked);
+    }
     if (p.padded)
       dx = dx.narrow(2, p.extra_before[0], p.box.height().size()).narrow(3, p.extra_before[1], p.box.width().size());
     return {{channels_last(dx), p.box}};
@@ -100,9 +106,14 @@ class ConvKernel final : public Kernel {
     std::array<std::int64_t, 2> pad{0, 0};
     std::array<std::int64_t, 2> extra_before{0, 0};
     bool padded = false;
+    std::array<std::int64_t, 2> stride{1, 1};
+    std::vector<std::int64_t> whole = {};  // sizes of the input before pixels were picked; empty: none were
   };
 
-  std::array<std::int64_t, 2> stride() const { return {op_.windows.height.stride, op_.windows.width.stride}; }
+  // The pixels that a window of one pixel looks at.
+  at::Tensor every_stride(const at::Tensor& t) const {
+    return t.slice(2, 0, c10::nullopt, op_.windows.height.stride).slice(3, 0, c10::nullopt, op_.windows.width.stride);
+  }
   std::array<std::int64_t, 2> dilation() const { return {op_.windows.height.dilation, op_.windows.width.dilation}; }
 
   struct Winograd {
@@ -155,6 +166,15 @@ class ConvKernel final : public Kernel {
     settle(rows, op_.windows.height, out.height(), 0);
     settle(columns, op_.windows.width, out.width(), 1);
     if (p.padded) p.input = channels_last(at::constant_pad_nd(p.input, extra, 0));
+    p.stride = {op_.windows.height.stride, op_.windows.width.stride};
+    // oneDNN 2.6 writes past its scratch memory in the weight gradient of these, and the result is wrong. Picking the
+    // pixels beforehand is what it would do inside.
+    if (op_.windows.height.kernel == 1 && op_.windows.width.kernel == 1 &&
+        p.stride != std::array<std::int64_t, 2>{1, 1} && p.pad == std::array<std::int64_t, 2>{0, 0}) {
+      p.whole = p.input.sizes().vec();
+      p.input = channels_last(every_stride(p.input).narrow(2, 0, out.height().size()).narrow(3, 0, out.width().size()));
+      p.stride = {1, 1};
+    }
     return p;
   }
 
@@ -162,7 +182,7 @@ class ConvKernel final : public Kernel {
                                                           std::array<bool, 3> mask) const {
     const std::array<std::int64_t, 1> bias_sizes{op_.options.out};
     return at::convolution_backward(gradient, p.input, parameters_.values[0], at::OptionalIntArrayRef(bias_sizes),
-                                    stride(), p.pad, dilation(), false, std::array<std::int64_t, 2>{0, 0},
+                                    p.stride, p.pad, dilation(), false, std::array<std::int64_t, 2>{0, 0},
                                     op_.options.groups, mask);
   }
 

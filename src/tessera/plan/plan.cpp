@@ -98,6 +98,9 @@ std::int64_t stage_count(const PlanOptions& o) {
   return o.split_size.value_or(o.num_hp && !o.dp_only ? 2 : o.balance ? split_list(*o.balance).size() : 1);
 }
 
+// Bundles are the seeds' way of summing by each node's master.
+std::string requested_grad_sync(const PlanOptions& o) { return o.grad_sync.value_or(o.num_hp ? "hierarchical" : "flat"); }
+
 ScheduleKind requested_schedule(const PlanOptions& o) {
   if (o.schedule) return parse_schedule(*o.schedule);
   return o.times ? ScheduleKind::gems_master : ScheduleKind::one_f_one_b;
@@ -172,6 +175,8 @@ void check_combinations(const PlanOptions& o, Problems& problems) {
     const ScheduleKind kind = requested_schedule(o);
     problems.check(!o.times || kind == ScheduleKind::gems_master, "--times is for --schedule gems-master, not ",
                    to_string(kind));
+    problems.check(kind < ScheduleKind::gems_mast || stage_count(o) > 1, "--schedule ", to_string(kind),
+                   " runs two directions through several stages; use --split-size 2 or more");
   });
 }
 
@@ -267,7 +272,7 @@ void check_plan_options(const PlanOptions& o) {
   check_combinations(o, problems);
   problems.absorb([&] { stages_without_nodes(o); });
   problems.absorb([&] { parse_norm_scope(o.batch_norm); });
-  problems.absorb([&] { parse_grad_sync(o.grad_sync); });
+  problems.absorb([&] { parse_grad_sync(requested_grad_sync(o)); });
   problems.throw_if_any();
 }
 
@@ -279,7 +284,7 @@ Plan make_plan(const Graph& graph, const PlanOptions& o, std::optional<int> rank
   plan.schedule = requested_schedule(o);
   plan.times = o.times.value_or(1);
   plan.batch_norm = parse_norm_scope(o.batch_norm);
-  plan.grad_sync = parse_grad_sync(o.grad_sync);
+  plan.grad_sync = parse_grad_sync(requested_grad_sync(o));
   plan.fused_layers = o.halo_d2 ? o.fused_layers.value_or(1) : 0;
   plan.stages = stages_without_nodes(o);
 
@@ -305,6 +310,9 @@ Plan make_plan(const Graph& graph, const PlanOptions& o, std::optional<int> rank
   const int one = plan.ranks_per_replica();
   plan.replicas = o.replicas.value_or(ranks_started && o.num_hp && *ranks_started % one == 0 ? *ranks_started / one
                                                                                              : o.num_hp.value_or(1));
+  if (o.num_hp)
+    problems.check(plan.replicas % *o.num_hp == 0, plan.replicas, " bundles do not fill nodes of --num-hp ", *o.num_hp,
+                   "; start a multiple of ", *o.num_hp * one, " ranks");
   plan.ranks_per_node = o.ranks_per_node.value_or(o.num_hp ? *o.num_hp * one : 0);
   if (ranks_started)
     problems.check(*ranks_started == plan.ranks(), "the launcher started ", *ranks_started,

@@ -56,7 +56,7 @@ struct PlanOptions {
   std::optional<std::int64_t> fused_layers;
   bool halo_d2 = false;
   std::string batch_norm = "micro";
-  std::string grad_sync = "flat";
+  std::optional<std::string> grad_sync;  ///< flat, or hierarchical with num_hp
   std::optional<std::int64_t> num_hp;
   bool dp_only = false;
   std::optional<std::int64_t> ranks_per_node;

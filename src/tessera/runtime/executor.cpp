@@ -238,8 +238,8 @@ void Executor::expect_gradients(MicroState& state) {
   state.expects_gradients = true;
   for (const auto& [v, link] : departures_) {
     if (boxes(v).owned.empty()) continue;
-    Slab gradient = zeros(boxes(v).owned, graph_.shape({v}).channels, state.pass.options);
-    Movement movement = link.exchange.start_transpose(*wiring_.pipeline, {}, gradient.data, tag(state, link, true));
+    Slab gradient = empty_slab(boxes(v).owned, graph_.shape({v}).channels, state.pass.options);
+    Movement movement = link.exchange.start_transpose(*wiring_.pipeline, {}, gradient.data, tag(state, link, true), Into::fresh);
     state.returning.emplace(v, MicroState::Returning{std::move(movement), std::move(gradient)});
   }
 }

@@ -44,7 +44,7 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
   }
   for (const auto& place : places) add_worker(place, images);
   for (std::size_t i = 0; i < actions_.size(); ++i)
-    if (actions_[i].kind != Action::Kind::step) worker(actions_[i]).last_action = i;
+    if (actions_[i].kind != Action::Kind::step) worker(actions_[i]).held->last_action = i;
 }
 
 void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images) {
@@ -125,8 +125,7 @@ void Trainer::run(std::size_t index, double& loss) {
   Worker& w = worker(action);
   MicroState& micro = w.micros[static_cast<std::size_t>(action.micro)];
   Executor::WeightsDone done;
-  // Shared parameters are complete only when both directions are.
-  if (index == w.last_action && workers_.size() == 1)
+  if (index == w.held->last_action)
     done = [&](int node) { w.held->sync->complete_from(w.held->parameters.offset_of(node)); };
   expect_next(index);
   switch (action.kind) {

@@ -74,6 +74,7 @@ class Trainer {
     Parameters parameters;
     Optimizer optimizer;
     std::unique_ptr<GradientSync> sync;
+    std::size_t last_action = 0;  ///< after which its gradients are complete
   };
   /// The member of a stage that this rank is, one a direction.
   struct Worker {
@@ -84,7 +85,6 @@ class Trainer {
     std::unique_ptr<Loader> loader;  ///< null where neither images nor labels are read
     Batch batch;
     std::vector<MicroState> micros;
-    std::size_t last_action = 0;  ///< after which its gradients are complete
   };
 
   void add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images);

@@ -39,6 +39,38 @@ TEST(Communicator, ARingPassesTensorsOfEveryTypeAndLength) {
   });
 }
 
+TEST(Communicator, LongMessagesAndShortOnesKeepTheirOrderWithinATag) {
+  on_ranks(most_ranks(3), [](Communicator& c) {
+    // On one machine the short ones go through shared memory and the long ones do not.
+    const std::vector<std::int64_t> mixed{10, 3'000'000, 0, 20, 2'500'000, 30};
+    std::vector<Pending> pending;
+    std::vector<at::Tensor> got;
+    for (const auto length : mixed)
+      pending.push_back(c.send(pattern(length, c.rank().value, at::kFloat), next(c), Tag{1}));
+    for (const auto length : mixed) {
+      got.push_back(at::zeros({length}, at::kFloat));
+      pending.push_back(c.receive(got.back(), previous(c), Tag{1}));
+    }
+    for (Pending& p : pending) p.wait();
+    for (const at::Tensor& one : got) EXPECT_TRUE(at::equal(one, pattern(one.numel(), previous(c).value, at::kFloat)));
+  });
+}
+
+TEST(Communicator, ManyMessagesMayWaitForASlowReceiver) {
+  on_ranks(most_ranks(3), [](Communicator& c) {
+    constexpr int count = 700;
+    std::vector<Pending> sends;
+    for (int i = 0; i < count; ++i) sends.push_back(c.send(at::full({3}, i, at::kLong), next(c), Tag{i % 2}));
+    c.barrier();
+    for (int i = 0; i < count; ++i) {
+      const at::Tensor into = at::zeros({3}, at::kLong);
+      c.receive(into, previous(c), Tag{i % 2}).wait();
+      ASSERT_EQ(into.sum().item<std::int64_t>(), 3 * i);
+    }
+    for (Pending& send : sends) send.wait();
+  });
+}
+
 TEST(Communicator, StridedTensorsArriveInStridedTensors) {
   on_ranks(most_ranks(3), [](Communicator& c) {
     const at::Tensor image = pattern(2 * 3 * 8 * 9, c.rank().value, at::kFloat).reshape({2, 3, 8, 9});
@@ -241,7 +273,7 @@ TEST(Communicator, BarrierLetsNobodyThroughEarly) {
 TEST(Communicator, LongMessagesTravelInPieces) {
   if (ranks_are_threads()) GTEST_SKIP() << "only MPI counts in 32 bits";
   // The pieces of an option, not of 2^31 bytes, so that the test needs no memory.
-  const auto c = mpi_world({.timeout = short_timeout.timeout, .max_piece_bytes = 1 << 12});
+  const auto c = mpi_world({.timeout = short_timeout.timeout, .max_piece_bytes = 1 << 12, .max_shared_bytes = 0});
   const at::Tensor mine = pattern(3001, c->rank().value, at::kDouble), theirs = at::zeros({3001}, at::kDouble);
   Pending in = c->receive(theirs, previous(*c), Tag{1}), out = c->send(mine, next(*c), Tag{1});
   in.wait();
@@ -260,6 +292,34 @@ TEST(Communicator, LongMessagesTravelInPieces) {
   EXPECT_TRUE(at::equal(sum, all.sum(0)));
   c->broadcast(mine, Rank{c->size() - 1}).wait();
   EXPECT_TRUE(at::equal(mine, pattern(3001, c->size() - 1, at::kDouble)));
+}
+
+/// Ranks on other machines have no memory in common with this one.
+TEST(Communicator, MpiAloneDoesTheSame) {
+  if (ranks_are_threads()) GTEST_SKIP() << "threads do not need MPI";
+  const auto c = mpi_world({.timeout = short_timeout.timeout, .max_shared_bytes = 0});
+  const int ranks = c->size();
+  for (const auto length : lengths) {
+    const at::Tensor mine = pattern(length, c->rank().value, at::kFloat), theirs = at::zeros({length}, at::kFloat);
+    { const Pending gone = c->receive(at::zeros({length}, at::kFloat), previous(*c), Tag{2}); }
+    Pending in = c->receive(theirs, previous(*c), Tag{1}), out = c->send(mine, next(*c), Tag{1});
+    in.wait();
+    out.wait();
+    EXPECT_TRUE(at::equal(theirs, pattern(length, previous(*c).value, at::kFloat))) << length;
+    for (const auto dtype : dtypes) {
+      const at::Tensor all = at::zeros({ranks, length}, dtype), sum = pattern(length, c->rank().value, dtype);
+      c->all_gather(pattern(length, c->rank().value, dtype), all).wait();
+      at::Tensor expected = pattern(length, 0, dtype);
+      for (int r = 1; r < ranks; ++r) expected = expected.add(pattern(length, r, dtype));
+      for (int r = 0; r < ranks; ++r) EXPECT_TRUE(at::equal(all[r], pattern(length, r, dtype))) << length;
+      c->all_reduce(sum).wait();
+      EXPECT_TRUE(at::equal(sum, expected)) << dtype << ' ' << length;
+    }
+    c->barrier();
+  }
+  const auto part = c->split(0, -c->rank().value);
+  EXPECT_EQ(part->rank().value, ranks - 1 - c->rank().value);
+  part->barrier();
 }
 
 TEST(Communicator, ATimeoutNamesOperationRankPeerTagAndSeconds) {

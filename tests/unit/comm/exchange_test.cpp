@@ -10,6 +10,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "support/ranks.h"
 #include "tessera/base/random.h"
 
@@ -164,6 +166,26 @@ void check_values_and_adjoint(Communicator& c, const Case& the_case, int seed) {
       << "adjoint, seed " << seed << (the_case.aliased ? ", aliased" : "");
 }
 
+/// <E x, y> = <x, E^T y> where the gradient's memory may hold anything beforehand.
+void check_fresh_adjoint(Communicator& c, const Case& the_case, int seed) {
+  const Rank me = c.rank();
+  const auto r = static_cast<std::size_t>(me.value);
+  const Exchange exchange(the_case.have, the_case.need, me);
+  const at::Tensor x = field(the_case.have.boxes[r], seed), y = field(the_case.need[r], seed + 1);
+  const at::Tensor needed = at::zeros_like(y);
+  exchange.start(c, x, needed, Tag{1}).finish();
+  const double rubbish = std::numeric_limits<double>::quiet_NaN();
+  Tensors backward = the_case.aliased ? tensors_of(the_case, me, view(y, the_case.need[r], the_case.have.boxes[r]), y)
+                                      : tensors_of(the_case, me, at::full_like(x, rubbish), y);
+  exchange.start_transpose(c, backward.need, backward.have, Tag{2}, Into::fresh).finish();
+  const at::Tensor sums = at::zeros({2}, at::kDouble);
+  sums.data_ptr<double>()[0] = dot(needed, y);
+  sums.data_ptr<double>()[1] = dot(backward.have, x);
+  c.all_reduce(sums).wait();
+  EXPECT_NEAR(sums[0].item<double>(), sums[1].item<double>(), 1e-11 * (1 + std::abs(sums[0].item<double>())))
+      << "fresh adjoint, seed " << seed << (the_case.aliased ? ", aliased" : "");
+}
+
 TEST(Exchange, IsRightAndAdjointToItsTransposeOnHundredsOfRandomCases) {
   const int most = most_ranks(9), cases = 80;
   for (int ranks = 1; ranks <= most; ++ranks)
@@ -171,6 +193,69 @@ TEST(Exchange, IsRightAndAdjointToItsTransposeOnHundredsOfRandomCases) {
       for (int seed = 0; seed < cases; ++seed)
         check_values_and_adjoint(c, CaseMaker(seed * 10 + ranks).make(c.size()), seed);
     });
+}
+
+TEST(Exchange, IsRightWithoutSharedMemoryToo) {
+  if (ranks_are_threads()) GTEST_SKIP() << "threads share all memory";
+  const auto c = mpi_world({.timeout = short_timeout.timeout, .max_shared_bytes = 0});
+  for (int seed = 0; seed < 40; ++seed)
+    check_values_and_adjoint(*c, CaseMaker(seed * 10 + c->size()).make(c->size()), seed);
+}
+
+TEST(Exchange, AFreshGradientNeedsNoZeroesOnHundredsOfRandomCases) {
+  const int most = most_ranks(9), cases = 80;
+  for (int ranks = 1; ranks <= most; ++ranks)
+    on_ranks(ranks, [&](Communicator& c) {
+      for (int seed = 0; seed < cases; ++seed)
+        check_fresh_adjoint(c, CaseMaker(seed * 10 + ranks).make(c.size()), seed);
+    });
+}
+
+/// Three ranks, of which the first owns an image of 6 rows; what the others need of it, and it itself, as rows.
+///
+///     row      0 1 2 3 4 5
+///     rank 0   . . . . . .   what stays on the owner
+///     rank 1   x x x x x x
+///     rank 2   . . x x . .
+at::Tensor fresh_counts(Communicator& c, const std::vector<Interval>& needed_rows) {
+  const auto rows = [](const Interval& i) { return i.empty() ? Box{} : image_box({0, 1}, i, {0, 5}); };
+  const Partition have{{rows({0, 6}), {}, {}}};
+  std::vector<Box> need;
+  for (const Interval& i : needed_rows) need.push_back(rows(i));
+  const auto r = static_cast<std::size_t>(c.rank().value);
+  const Exchange exchange(have, need, c.rank());
+  const at::Tensor counts = at::full_like(field(have.boxes[r], 0), std::numeric_limits<double>::quiet_NaN());
+  exchange.start_transpose(c, at::full_like(field(need[r], 0), 1), counts, Tag{1}, Into::fresh).finish();
+  return c.rank() == Rank{0} ? counts.slice(1, 0, 1).slice(3, 0, 1).flatten() : at::Tensor();
+}
+
+TEST(Exchange, AFreshGradientIsWholeWhateverCoversIt) {
+  if (most_ranks(3) < 3) GTEST_SKIP() << "needs 3 ranks";
+  struct Cover {
+    const char* what;
+    std::vector<Interval> needed_rows;
+    std::vector<double> counts;
+  };
+  const std::vector<Cover> covers{
+      {"one message covers all", {{}, {0, 6}, {}}, {1, 1, 1, 1, 1, 1}},
+      {"two messages cover all", {{}, {0, 6}, {0, 6}}, {2, 2, 2, 2, 2, 2}},
+      {"a small one, then one that covers all", {{}, {2, 4}, {0, 6}}, {1, 1, 2, 2, 1, 1}},
+      {"side by side", {{}, {0, 2}, {2, 6}}, {1, 1, 1, 1, 1, 1}},
+      {"overlapping, with a gap", {{}, {0, 3}, {2, 5}}, {1, 1, 2, 1, 1, 0}},
+      {"apart", {{}, {1, 2}, {4, 5}}, {0, 1, 0, 0, 1, 0}},
+      {"all stays, some is needed elsewhere too", {{0, 6}, {1, 3}, {}}, {1, 2, 2, 1, 1, 1}},
+      {"some stays, the others take the rest", {{2, 4}, {0, 2}, {4, 6}}, {1, 1, 1, 1, 1, 1}},
+      {"some stays, another needs all", {{2, 4}, {0, 6}, {}}, {1, 1, 2, 2, 1, 1}},
+      {"nobody needs any", {{}, {}, {}}, {0, 0, 0, 0, 0, 0}},
+  };
+  on_ranks(3, [&](Communicator& c) {
+    for (const Cover& cover : covers) {
+      const at::Tensor counts = fresh_counts(c, cover.needed_rows);
+      if (c.rank() != Rank{0}) continue;
+      for (std::size_t i = 0; i < 6; ++i)
+        EXPECT_EQ(counts[static_cast<std::int64_t>(i)].item<double>(), cover.counts[i]) << cover.what << ", row " << i;
+    }
+  });
 }
 
 /// 2×2 tiles of a 6×8 image, each needed with a margin of 1 inside the image.

@@ -63,6 +63,13 @@ TEST(Region, AddsInPlaceThroughStrides) {
   }
 }
 
+TEST(Region, ZeroesWhatItCoversAndNothingElse) {
+  const at::Tensor image = counting({2, 3, 5, 6}).add(1).contiguous(at::MemoryFormat::ChannelsLast);
+  zero_region(region_of(image.narrow(2, 1, 3).narrow(3, 2, 2)));
+  EXPECT_EQ(image.narrow(2, 1, 3).narrow(3, 2, 2).ne(0).sum().item<std::int64_t>(), 0);
+  EXPECT_EQ(image.eq(0).sum().item<std::int64_t>(), 2 * 3 * 3 * 2);
+}
+
 TEST(BufferPool, GivesABufferAgainOnlyWhenItIsFree) {
   BufferPool pool;
   at::Tensor first = pool.take(10000);
