@@ -7,6 +7,21 @@ find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
+# Optional: without libvips, image files cannot be read (a stub takes the decoder's place).
+option(TESSERA_VIPS "Read image files with libvips, where it is installed" ON)
+set(TESSERA_HAS_VIPS OFF)
+set(TESSERA_VIPS_WORDS "no libvips (no image files; install libvips-dev)")
+if(TESSERA_VIPS)
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(VIPS QUIET vips>=8.13)
+    set(TESSERA_HAS_VIPS ${VIPS_FOUND})
+  endif()
+endif()
+if(TESSERA_HAS_VIPS)
+  set(TESSERA_VIPS_WORDS "libvips ${VIPS_VERSION}")
+endif()
+
 # Torch's own target carries language flags and CUDA paths; the C++ standard stays ours.
 add_library(tessera_torch INTERFACE)
 # at::parallel_for is a template on OpenMP: without the flag it runs on one thread, silently.
@@ -16,4 +31,4 @@ target_compile_definitions(tessera_torch INTERFACE AT_PER_OPERATOR_HEADERS)
 separate_arguments(TORCH_FLAGS UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 target_compile_options(tessera_torch INTERFACE ${TORCH_FLAGS})
 
-message(STATUS "Tessera: torch ${Torch_VERSION}, MPI ${MPI_C_VERSION}, fmt ${fmt_VERSION}, sanitizers '${TESSERA_SANITIZE}'")
+message(STATUS "Tessera: torch ${Torch_VERSION}, MPI ${MPI_C_VERSION}, fmt ${fmt_VERSION}, ${TESSERA_VIPS_WORDS}, sanitizers '${TESSERA_SANITIZE}'")

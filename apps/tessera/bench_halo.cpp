@@ -165,8 +165,8 @@ void run_bench_halo(const HaloOptions& o, const Launch& launch) {
   fmt::print("{} x {} channels of {}x{}, {} tiles, margin {}, {}; validated, then {} iterations\n", o.batch_size,
              o.in_channels, image.height, image.width, concat(grid), o.halo_len, mpi ? "MPI processes" : "threads",
              o.iterations);
-  Table table({"rank", "messages", "bytes sent", "median us", "p99 us", "GB/s", "bare MPI us", "its p99", "ratio", "conv us",
-               "exchange + conv us"});
+  Table table({"rank", "messages", "bytes sent", "median us", "p99 us", "GB/s", "bare MPI us", "its p99", "ratio",
+               "conv us", "exchange + conv us"});
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   const auto add = [&](const std::string& name, const at::Tensor& row) {
     const double* v = row.data_ptr<double>();

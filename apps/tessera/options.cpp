@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/data/cifar10.h"
 #include "tessera/data/synthetic.h"
+#include "tessera/data/vips_images.h"
 
 namespace tessera {
 namespace {
@@ -17,7 +18,7 @@ std::string app_name(const std::string& app) {
   return app == "1" ? "medical" : app == "2" ? "cifar" : app == "3" ? "synthetic" : app;
 }
 
-std::shared_ptr<const ImageSource> open_images(const Options& o) {
+std::shared_ptr<const ImageSource> open_files(const Options& o) {
   const std::string app = app_name(o.app);
   const Shape& image = o.model.image;
   if (app == "synthetic")
@@ -26,13 +27,26 @@ std::shared_ptr<const ImageSource> open_images(const Options& o) {
                                                               .width = image.width,
                                                               .size = o.synthetic_images,
                                                               .seed = o.train.seed});
-  require(app != "medical",
-          "--app medical reads image files, which this version cannot do yet; use --app synthetic or ", "--app cifar");
+  if (app == "medical") {
+    VipsOptions files{.path = o.datapath, .height = image.height, .width = image.width};
+    std::copy_n(o.mean.begin(), 3, files.mean.begin());
+    std::copy_n(o.deviation.begin(), 3, files.deviation.begin());
+    files.classes = static_cast<int>(o.model.classes);
+    return std::make_shared<VipsImages>(files);
+  }
   require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
   require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
           "; use --image-size 32");
   require(o.model.classes == 10, "CIFAR-10 has 10 classes; use --num-classes 10");
   return std::make_shared<Cifar10>(Cifar10Options{.folder = o.datapath});
+}
+
+std::shared_ptr<const ImageSource> open_images(const Options& o) {
+  auto images = open_files(o);
+  AugmentOptions augment = o.augment;
+  augment.seed = o.train.seed;
+  if (augment.any()) images = std::make_shared<Augmented>(std::move(images), augment);
+  return images;
 }
 
 void check_values(const Options& o, Problems& problems) {
@@ -53,6 +67,8 @@ void check_values(const Options& o, Problems& problems) {
   problems.check(o.num_epochs > 0, "--num-epochs ", o.num_epochs, " must be at least 1");
   problems.check(o.threads.value_or(1) > 0, "--threads ", o.threads.value_or(1), " must be at least 1");
   problems.check(o.train.loader_workers >= 0, "--num-workers ", o.train.loader_workers, " must not be negative");
+  problems.check(o.mean.size() == 3, "--mean takes three numbers: of red, green and blue");
+  problems.check(o.deviation.size() == 3, "--std takes three numbers: of red, green and blue");
   problems.check(o.synthetic_images > 0, "--synthetic-images ", o.synthetic_images, " must be at least 1");
 }
 
@@ -95,6 +111,14 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--synthetic-images", o.synthetic_images, "images an epoch of --app synthetic")
       ->capture_default_str()
       ->group(group);
+  command.add_option("--mean", o.mean, "--app medical: of red, green and blue, in 0 to 1")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--std", o.deviation, "--app medical: their standard deviations")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--num-workers", o.train.loader_workers, "threads that read ahead; 0 reads in the step")
       ->capture_default_str()
       ->group(group);
@@ -102,8 +126,26 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->capture_default_str()
       ->group(group);
 
+  group = "Augmentation (a function of seed, epoch and image: the same on every tile)";
+  auto& augment = o.augment;
+  command.add_flag("--flip-horizontal", augment.flip_horizontal, "left and right swapped, half of the time")
+      ->group(group);
+  command.add_flag("--flip-vertical", augment.flip_vertical, "top and bottom swapped, half of the time")->group(group);
+  command.add_flag("--rotate", augment.rotate, "by a multiple of 90 degrees")->group(group);
+  command.add_option("--crop-min", augment.crop_min, "least share of the area that a random crop keeps")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--crop-max", augment.crop_max, "largest share")->capture_default_str()->group(group);
+  command.add_option("--brightness", augment.brightness, "factor drawn from 1 - this to 1 + this")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--contrast", augment.contrast, "")->capture_default_str()->group(group);
+  command.add_option("--saturation", augment.saturation, "")->capture_default_str()->group(group);
+
   group = "Training";
-  command.add_option("--batch-size", o.plan.batch_size, "images of a batch; replicas and --times multiply it")->capture_default_str()->group(group);
+  command.add_option("--batch-size", o.plan.batch_size, "images of a batch; replicas and --times multiply it")
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--num-epochs", o.num_epochs, "times through the data")->capture_default_str()->group(group);
   command.add_option("--steps", o.steps, "steps of the optimizer; stands in for --num-epochs")->group(group);
   auto& optimizer = o.train.optimizer;
@@ -159,7 +201,8 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command.add_option("--grid", plan.grid, "rows x columns of tiles: 3x5, or a list of these")->group(group);
   command
-      .add_option("--batch-norm", plan.batch_norm, "statistics over each micro, each rank's part of it (local), or all replicas' (global)")
+      .add_option("--batch-norm", plan.batch_norm,
+                  "statistics over each micro, each rank's part of it (local), or all replicas' (global)")
       ->check(CLI::IsMember({"micro", "local", "global"}))
       ->capture_default_str()
       ->group(group);
@@ -169,7 +212,8 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--times", plan.times, "bidirectional: 1 is 2 replications of the batch, 2 is 4")->group(group);
   command.add_option("--num-hp", plan.num_hp, "bundles (front and rear) on each node")->group(group);
   command.add_flag("--DP-ONLY", plan.dp_only, "with --num-hp: whole networks in place of bundles")->group(group);
-  command.add_option("--grad-sync", plan.grad_sync,
+  command
+      .add_option("--grad-sync", plan.grad_sync,
                   "sum gradients flat over all copies, or hierarchical: by each node's master (default with --num-hp)")
       ->check(CLI::IsMember({"flat", "hierarchical"}))
       ->group(group);
@@ -204,7 +248,8 @@ Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_s
   problems.absorb([&] {
     o.model.image = parse_image_size(o.image_size);
     problems.absorb([&] { job.graph = models.build(o.model); });
-    if (o.model.classes > 0 && o.synthetic_images > 0) job.images = open_images(o);
+    if (o.model.classes > 0 && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
+      job.images = open_images(o);
   });
   problems.throw_if_any();
 

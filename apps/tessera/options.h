@@ -3,7 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "tessera/data/augmented.h"
 #include "tessera/data/image_source.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/plan.h"
@@ -22,6 +24,8 @@ struct Options {
   std::string app = "synthetic";
   std::string datapath = "./train";
   std::int64_t synthetic_images = 4096;
+  std::vector<double> mean{0.485, 0.456, 0.406}, deviation{0.229, 0.224, 0.225};
+  AugmentOptions augment;
   std::int64_t num_epochs = 1;
   std::optional<std::int64_t> steps;
   TrainOptions train;

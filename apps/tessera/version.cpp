@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "tessera/comm/mpi_communicator.h"
+#include "tessera/data/vips_images.h"
 #include "tessera/io/report.h"
 
 namespace tessera {
@@ -16,9 +17,11 @@ std::string version_text() {
       "compiler   {}\n"
       "libtorch   {}\n"
       "MPI        {}\n"
+      "libvips    {}\n"
       "CUDA       no\n"
       "sanitizers {}\n",
       build.version, build.commit, build.compiler, TORCH_VERSION, mpi_library_version(),
+      has_vips() ? vips_version() : "no: image files cannot be read",
       build.sanitizers.empty() ? "none" : build.sanitizers);
 }
 

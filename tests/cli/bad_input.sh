@@ -52,7 +52,7 @@ expect 2 "--batch-size" "--image-size" -- "$tessera" train --model resnet18 --im
 expect 2 "4 problems" "--batch-size 10" "--spatial-size" "--num-layers 4" "--lr -1" -- \
   "$tessera" train --model amoebanet --num-layers 4 --batch-size 10 --parts 4 --spatial-size 2 --lr -1
 # What comes later is refused, never ignored.
-for flag in "--device cuda" "--dtype bfloat16" "--app medical"; do
+for flag in "--device cuda" "--dtype bfloat16"; do
   # shellcheck disable=SC2086
   expect 2 "${flag%% *}" -- "${train[@]}" $flag
 done

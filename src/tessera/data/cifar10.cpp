@@ -5,11 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/error.h"
+#include "tessera/data/files.h"
 
 namespace tessera {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::int64_t side = 32, plane_bytes = side * side, record_bytes = 1 + 3 * plane_bytes;
 constexpr std::int64_t records_per_file = 10000;
@@ -18,10 +17,10 @@ constexpr const char* way_out =
     "; give the folder of CIFAR-10's binary version (data_batch_1.bin ... data_batch_5.bin, test_batch.bin) "
     "with --datapath";
 
-fs::path batches_folder(const fs::path& folder) {
-  require(fs::is_directory(folder), "CIFAR-10 folder '", folder.string(), "' does not exist", way_out);
-  const fs::path inner = folder / "cifar-10-batches-bin";
-  return fs::is_directory(inner) ? inner : folder;
+std::string batches_folder(const std::string& folder) {
+  require(files::is_folder(folder), "CIFAR-10 folder '", folder, "' does not exist", way_out);
+  const std::string inner = files::path_in(folder, "cifar-10-batches-bin");
+  return files::is_folder(inner) ? inner : folder;
 }
 
 std::vector<std::string> file_names(Split split) {
@@ -34,30 +33,29 @@ std::vector<std::string> file_names(Split split) {
 }  // namespace
 
 Cifar10::Cifar10(const Cifar10Options& options) : options_(options) {
-  const fs::path folder = batches_folder(options.folder);
-  for (const auto& name : file_names(options.split)) append(folder / name);
+  const std::string folder = batches_folder(options.folder);
+  for (const auto& name : file_names(options.split)) append(files::path_in(folder, name));
   for (std::size_t c = 0; c < 3; ++c)
     for (std::size_t byte = 0; byte < 256; ++byte)
       pixel_values_[c][byte] = (static_cast<double>(byte) / 255 - mean[c]) / deviation[c];
 }
 
-void Cifar10::append(const fs::path& file) {
-  require(fs::is_regular_file(file), "CIFAR-10 file '", file.string(), "' is missing", way_out);
-  const auto bytes = static_cast<std::int64_t>(fs::file_size(file));
-  require(bytes > 0 && bytes % record_bytes == 0, "CIFAR-10 file '", file.string(), "' has ", bytes,
-          " bytes; expected ", records_per_file * record_bytes, " (", records_per_file,
-          " records) or another multiple of ", record_bytes, ". It is cut short or not CIFAR-10: fetch it again",
-          way_out);
+void Cifar10::append(const std::string& file) {
+  require(files::is_file(file), "CIFAR-10 file '", file, "' is missing", way_out);
+  const std::int64_t bytes = files::file_bytes(file);
+  require(bytes > 0 && bytes % record_bytes == 0, "CIFAR-10 file '", file, "' has ", bytes, " bytes; expected ",
+          records_per_file * record_bytes, " (", records_per_file, " records) or another multiple of ", record_bytes,
+          ". It is cut short or not CIFAR-10: fetch it again", way_out);
 
   const std::size_t begin = records_.size();
   records_.resize(begin + static_cast<std::size_t>(bytes));
   std::ifstream in(file, std::ios::binary);
   in.read(reinterpret_cast<char*>(records_.data() + begin), bytes);
-  require(in.good(), "CIFAR-10 file '", file.string(), "' could not be read: got ", in.gcount(), " of ", bytes,
-          " bytes", way_out);
+  require(in.good(), "CIFAR-10 file '", file, "' could not be read: got ", in.gcount(), " of ", bytes, " bytes",
+          way_out);
   for (std::int64_t i = 0; i < bytes / record_bytes; ++i) {
     const int label = records_[begin + static_cast<std::size_t>(i * record_bytes)];
-    require(label <= 9, "CIFAR-10 file '", file.string(), "' has label ", label, " in record ", i,
+    require(label <= 9, "CIFAR-10 file '", file, "' has label ", label, " in record ", i,
             "; expected 0 to 9. It is damaged or not CIFAR-10: fetch it again", way_out);
   }
 }
@@ -69,12 +67,16 @@ std::int64_t Cifar10::label(std::int64_t index) const {
   return records_[static_cast<std::size_t>(index * record_bytes)];
 }
 
-void Cifar10::read(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const {
-  check_read(index, rows, columns, out);
+Normalisation Cifar10::normalisation() const {
+  return {{mean.begin(), mean.end()}, {deviation.begin(), deviation.end()}};
+}
+
+void Cifar10::read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {
+  check_read(key, rows, columns, out);
   if (out.scalar_type() == at::kFloat)
-    read_as<float>(index, rows, columns, out);
+    read_as<float>(key.index, rows, columns, out);
   else
-    read_as<double>(index, rows, columns, out);
+    read_as<double>(key.index, rows, columns, out);
 }
 
 template <class Real>
@@ -94,7 +96,7 @@ void Cifar10::read_as(std::int64_t index, Interval rows, Interval columns, const
 
 std::string Cifar10::describe() const {
   return concat("CIFAR-10, ", options_.split == Split::train ? "train" : "test", ": ", size(),
-                " images of 3x32x32, 10 classes, from ", options_.folder.string());
+                " images of 3x32x32, 10 classes, from ", options_.folder);
 }
 
 }  // namespace tessera

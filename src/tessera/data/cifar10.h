@@ -2,18 +2,16 @@
 // plane.
 #pragma once
 
-#include <filesystem>
+#include <string>
 #include <vector>
 
 #include "tessera/data/image_source.h"
 
 namespace tessera {
 
-enum class Split { train, test };
-
 struct Cifar10Options {
   /// The folder with the .bin files, or the one above it that holds cifar-10-batches-bin.
-  std::filesystem::path folder;
+  std::string folder;
   Split split = Split::train;
 };
 
@@ -28,11 +26,12 @@ class Cifar10 : public ImageSource {
   int classes() const override { return 10; }
   std::array<std::int64_t, 3> image_shape() const override { return {3, 32, 32}; }
   std::int64_t label(std::int64_t index) const override;
-  void read(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const override;
+  Normalisation normalisation() const override;
+  void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
   std::string describe() const override;
 
  private:
-  void append(const std::filesystem::path& file);
+  void append(const std::string& file);
   template <class Real>
   void read_as(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const;
 

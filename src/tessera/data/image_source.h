@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <ATen/core/ATen_fwd.h>
 
@@ -11,7 +12,34 @@
 
 namespace tessera {
 
-/// A numbered set of labelled images of one shape.
+/// Which part of a data set: what is trained on, or what the training is judged by.
+enum class Split { train, test };
+
+/// Which image, and in which epoch it is asked for: an augmented image is another one in every epoch.
+struct ReadKey {
+  ReadKey(std::int64_t image_index, std::int64_t image_epoch = 0) : index(image_index), epoch(image_epoch) {}
+  std::int64_t index;
+  std::int64_t epoch;
+};
+
+/// A rectangle inside an image, in fractions of its height and width. The default is all of it.
+struct ImageWindow {
+  double top = 0, left = 0, height = 1, width = 1;
+  bool whole() const { return *this == ImageWindow{}; }
+  friend bool operator==(const ImageWindow&, const ImageWindow&) = default;
+};
+
+/// What a source did to its pixels: value = (raw − mean) / deviation, a channel each, with raw in [0, 1].
+struct Normalisation {
+  std::vector<double> mean, deviation;
+};
+
+/// The value of a mask's pixel that belongs to no class and counts nowhere.
+inline constexpr std::int64_t ignored_label = 255;
+
+/// A numbered set of labelled images of one shape, and perhaps of masks: a label for each pixel.
+///
+/// Reads of two boxes agree, bit by bit, where the boxes meet: a tile is the crop of the whole image.
 /// Thread safety: every function is const and may be called from several threads at once.
 class ImageSource {
  public:
@@ -24,18 +52,36 @@ class ImageSource {
   /// Channels, height, width.
   virtual std::array<std::int64_t, 3> image_shape() const = 0;
   virtual std::int64_t label(std::int64_t index) const = 0;
+  /// Values of masks are in [0, mask_classes) or `ignored_label`. 0: the source has no masks.
+  virtual int mask_classes() const { return 0; }
+  /// The default, 0.5 and 0.25, is for sources whose pixels never were bytes.
+  virtual Normalisation normalisation() const;
 
-  /// Writes rows × columns of image `index` into `out`, a CPU tensor that is logically [channels, rows, columns], of
+  /// Writes rows × columns of an image into `out`, a CPU tensor that is logically [channels, rows, columns], of
   /// float32 or float64 and of any strides; channels-last memory is the fast path. The part must lie inside the image
   /// and may be empty. The float32 value of a pixel is its float64 value, rounded.
-  virtual void read(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const = 0;
+  virtual void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const = 0;
+  /// The same of the mask, into [rows, columns] of int64 or uint8. Throws Error when the source has no masks.
+  virtual void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const;
+
+  /// read() of the image that a window becomes when it is stretched to the whole image's height and width. By default
+  /// the pixels of read() are interpolated; a source that has more pixels than that does better.
+  virtual void read_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
+                           const at::Tensor& out) const;
+  /// read_mask() of such an image: each pixel has the label of the nearest one.
+  virtual void read_mask_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
+                                const at::Tensor& out) const;
 
   /// One line for the user: what the images are and how many.
   virtual std::string describe() const = 0;
 
  protected:
-  /// Throws Error when the arguments of a read break its contract.
-  void check_read(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const;
+  /// Throw Error when the arguments of a read break its contract.
+  void check_read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const;
+  void check_read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const;
+
+ private:
+  void check_box(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const;
 };
 
 }  // namespace tessera

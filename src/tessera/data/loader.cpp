@@ -38,6 +38,11 @@ Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& o
   require(options.prefetch_batches >= 1, "cannot read ", options.prefetch_batches, " batches ahead; use 1 or more");
   require(options.dtype == at::kFloat || options.dtype == at::kDouble, "images are read as float or double, not ",
           options.dtype);
+  if (options.mask_dtype) {
+    require(source_->mask_classes() >= 1, "there are no masks in the set (", source_->describe(), ")");
+    require(options.mask_dtype == at::kLong || options.mask_dtype == at::kByte,
+            "masks are read as int64 or uint8, not ", *options.mask_dtype);
+  }
 
   const Box whole = image_box({0, options.batch_size}, {0, height}, {0, width});
   part_ = options.part.value_or(whole);
@@ -91,13 +96,18 @@ void Loader::start_at(std::int64_t step) {
 
 Batch Loader::take_buffers() {
   for (const auto& buffer : buffers_)
-    if (only_holder(buffer.images) && only_holder(buffer.labels)) return buffer;
+    if (only_holder(buffer.images) && only_holder(buffer.labels) &&
+        (!buffer.masks.defined() || only_holder(buffer.masks)))
+      return buffer;
   const auto samples = static_cast<std::int64_t>(positions_.size());
   const at::TensorOptions images = at::TensorOptions().dtype(options_.dtype);
   Batch fresh;
   fresh.images = at::empty({samples, source_->image_shape()[0], part_.height().size(), part_.width().size()}, images,
                            at::MemoryFormat::ChannelsLast);
   fresh.labels = at::empty({samples}, at::TensorOptions().dtype(at::kLong));
+  if (options_.mask_dtype)
+    fresh.masks = at::empty({samples, part_.height().size(), part_.width().size()},
+                            at::TensorOptions().dtype(*options_.mask_dtype));
   buffers_.push_back(fresh);
   return fresh;
 }
@@ -123,8 +133,10 @@ void Loader::read_sample(const Batch& batch, std::int64_t sample) const {
   const std::int64_t index =
       options_.shuffle ? Shuffle(source_->size(), options_.seed, batch.epoch)(position) : position;
   batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(index);
-  if (!part_.height().empty() && !part_.width().empty())
-    source_->read(index, part_.height(), part_.width(), batch.images.select(0, sample));
+  if (part_.height().empty() || part_.width().empty()) return;
+  const ReadKey key(index, batch.epoch);
+  source_->read(key, part_.height(), part_.width(), batch.images.select(0, sample));
+  if (batch.masks.defined()) source_->read_mask(key, part_.height(), part_.width(), batch.masks.select(0, sample));
 }
 
 Batch Loader::read_now(std::int64_t step) {

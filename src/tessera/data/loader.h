@@ -30,6 +30,8 @@ struct LoaderOptions {
   bool shuffle = true;
   /// at::kFloat or at::kDouble.
   at::ScalarType dtype = at::kFloat;
+  /// Masks, too: at::kLong or at::kByte. Nothing set: none are read.
+  std::optional<at::ScalarType> mask_dtype = std::nullopt;
 
   // How fast they come. Nothing here changes them.
 
@@ -42,6 +44,7 @@ struct LoaderOptions {
 struct Batch {
   at::Tensor images;  ///< [samples, channels, rows, columns], channels-last
   at::Tensor labels;  ///< [samples], int64
+  at::Tensor masks;   ///< [samples, rows, columns] of LoaderOptions::mask_dtype; undefined when that is not set
   std::int64_t epoch = 0;
   std::int64_t first_sample = 0;  ///< where the first of these samples stands in the order of the epoch
 };

@@ -1,6 +1,8 @@
 #include "tessera/data/synthetic.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numbers>
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +18,7 @@ constexpr double colour_range = 0.9;
 constexpr double wave_amplitude = 0.75;
 constexpr double noise_deviation = 0.67;
 constexpr double lowest_cycles = 2, highest_cycles = 8;
+constexpr int shapes_in_image = 5;
 
 /// Rounds to a multiple of 2^-bits. Waves are products of two 20-bit fractions, so a pixel is a multiple of 2^-40 below
 /// 8: 43 bits, and every sum of its terms is exact in float64.
@@ -83,6 +86,20 @@ auto row_filler(std::int64_t channels) {
   return channels == 1 ? fill_row<1, Real> : channels == 3 ? fill_row<3, Real> : fill_row<0, Real>;
 }
 
+/// [class][channel], of mean 0 over the classes.
+std::vector<double> colour_table(int classes, std::int64_t channels) {
+  std::vector<double> colours(static_cast<std::size_t>(classes * channels));
+  for (std::int64_t c = 0; c < channels; ++c) {
+    // 4c + 2 is never a square, so no step is rational and no class repeats another's colour.
+    const double step = std::sqrt(static_cast<double>(4 * c + 2));
+    double mean = 0;
+    for (int k = 0; k < classes; ++k) mean += weyl(k, step) / classes;
+    for (int k = 0; k < classes; ++k)
+      colours[static_cast<std::size_t>(k * channels + c)] = rounded_to(2 * colour_range * (weyl(k, step) - mean), 20);
+  }
+  return colours;
+}
+
 }  // namespace
 
 SyntheticImages::SyntheticImages(const SyntheticOptions& options) : options_(options) {
@@ -90,16 +107,10 @@ SyntheticImages::SyntheticImages(const SyntheticOptions& options) : options_(opt
   require(options.channels >= 1 && options.height >= 1 && options.width >= 1, "synthetic images of ", options.channels,
           " channels and ", options.height, "x", options.width, " pixels cannot be made; see --image-size");
   require(options.size >= 1, "a synthetic set needs at least 1 image, not ", options.size);
-  colours_.resize(static_cast<std::size_t>(options.classes * options.channels));
-  for (std::int64_t c = 0; c < options.channels; ++c) {
-    // 4c + 2 is never a square, so no step is rational and no class repeats another's colour.
-    const double step = std::sqrt(static_cast<double>(4 * c + 2));
-    double mean = 0;
-    for (int k = 0; k < options.classes; ++k) mean += weyl(k, step) / options.classes;
-    for (int k = 0; k < options.classes; ++k)
-      colours_[static_cast<std::size_t>(k * options.channels + c)] =
-          rounded_to(2 * colour_range * (weyl(k, step) - mean), 20);
-  }
+  require(0 <= options.mask_classes && options.mask_classes <= ignored_label, "synthetic masks of ",
+          options.mask_classes, " classes cannot be made; there can be ", ignored_label);
+  colours_ = colour_table(options.classes, options.channels);
+  mask_colours_ = colour_table(options.mask_classes, options.channels);
 }
 
 std::int64_t SyntheticImages::label(std::int64_t index) const {
@@ -108,12 +119,62 @@ std::int64_t SyntheticImages::label(std::int64_t index) const {
           .below(static_cast<std::uint64_t>(index), static_cast<std::uint64_t>(options_.classes)));
 }
 
-void SyntheticImages::read(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const {
-  check_read(index, rows, columns, out);
+void SyntheticImages::read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {
+  check_read(key, rows, columns, out);
   if (out.scalar_type() == at::kFloat)
-    read_as<float>(index, rows, columns, out);
+    read_as<float>(key.index, rows, columns, out);
   else
-    read_as<double>(index, rows, columns, out);
+    read_as<double>(key.index, rows, columns, out);
+}
+
+std::vector<SyntheticImages::Shape> SyntheticImages::shapes(std::int64_t index) const {
+  std::vector<Shape> shapes;
+  if (options_.mask_classes < 2) return shapes;
+  const RandomStream stream(options_.seed, "synthetic shapes");
+  const auto draw = [&](int shape, int what, std::int64_t count) {
+    const auto counter = static_cast<std::uint64_t>(index) * 64 + static_cast<std::uint64_t>(shape * 8 + what);
+    return static_cast<std::int64_t>(stream.below(counter, static_cast<std::uint64_t>(count)));
+  };
+  const std::int64_t side = std::min(options_.height, options_.width);
+  for (int i = 0; i < shapes_in_image; ++i)
+    shapes.push_back({.disc = draw(i, 0, 2) == 0,
+                      .mask_class = static_cast<std::uint8_t>(1 + draw(i, 1, options_.mask_classes - 1)),
+                      .y = draw(i, 2, options_.height),
+                      .x = draw(i, 3, options_.width),
+                      .radius = 1 + side / 10 + draw(i, 4, 1 + side / 6)});
+  return shapes;
+}
+
+void SyntheticImages::cover(const std::vector<Shape>& shapes, std::int64_t y, Interval columns,
+                            std::uint8_t* row) const {
+  std::fill_n(row, columns.size(), std::uint8_t{0});
+  for (const Shape& shape : shapes) {
+    const std::int64_t down = y - shape.y;
+    if (std::abs(down) > shape.radius) continue;
+    for (std::int64_t x = columns.begin; x < columns.end; ++x) {
+      const std::int64_t across = x - shape.x;
+      const bool inside =
+          shape.disc ? down * down + across * across <= shape.radius * shape.radius : std::abs(across) <= shape.radius;
+      if (inside) row[x - columns.begin] = shape.mask_class;
+    }
+  }
+}
+
+void SyntheticImages::read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {
+  check_read_mask(key, rows, columns, out);
+  const std::vector<Shape> cover_by = shapes(key.index);
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(columns.size()));
+  const auto fill = [&](auto* labels) {
+    for (std::int64_t y = 0; y < rows.size(); ++y) {
+      cover(cover_by, rows.begin + y, columns, row.data());
+      for (std::int64_t x = 0; x < columns.size(); ++x)
+        labels[y * out.stride(0) + x * out.stride(1)] = row[static_cast<std::size_t>(x)];
+    }
+  };
+  if (out.scalar_type() == at::kLong)
+    fill(out.data_ptr<std::int64_t>());
+  else
+    fill(out.data_ptr<std::uint8_t>());
 }
 
 template <class Real>
@@ -128,12 +189,18 @@ void SyntheticImages::read_as(std::int64_t index, Interval rows, Interval column
   const Wave across(columns, options_.width, cycles * std::cos(direction), 0, 1);
 
   const std::uint64_t image_key = RandomStream(options_.seed, "synthetic noise").bits(number);
-  const double* colour = &colours_[static_cast<std::size_t>(kind * channels)];
-  const auto fill = row_filler<Real>(channels);
+  const bool masked = options_.mask_classes > 0;
+  const std::vector<double> no_colour(static_cast<std::size_t>(channels));
+  const double* colour = masked ? no_colour.data() : &colours_[static_cast<std::size_t>(kind * channels)];
 
   const std::int64_t c_stride = out.stride(0), y_stride = out.stride(1), x_stride = out.stride(2);
-  const bool channels_last = c_stride == 1 && x_stride == channels;
-  std::vector<Real> row(channels_last ? 0 : static_cast<std::size_t>(columns.size() * channels));
+  const bool straight = c_stride == 1 && x_stride == channels && !masked;
+  const auto fill = row_filler<Real>(channels);
+  const auto fill_exact = row_filler<double>(channels);
+  // Not straight into the target: in float64, because the mask's colour is to be added before rounding.
+  std::vector<double> row(straight ? 0 : static_cast<std::size_t>(columns.size() * channels));
+  std::vector<std::uint8_t> mask(masked ? static_cast<std::size_t>(columns.size()) : 0);
+  const std::vector<Shape> cover_by = masked ? shapes(index) : std::vector<Shape>();
   Real* pixels = out.data_ptr<Real>();
   for (std::int64_t y = 0; y < rows.size(); ++y) {
     const auto line = static_cast<std::size_t>(y);
@@ -141,17 +208,24 @@ void SyntheticImages::read_as(std::int64_t index, Interval rows, Interval column
     const std::uint64_t counter = mixed(image_key + golden * static_cast<std::uint64_t>(rows.begin + y)) +
                                   golden * static_cast<std::uint64_t>(columns.begin * channels);
     Real* target = pixels + y * y_stride;
-    fill(channels, colour, down.sine[line], down.cosine[line], across, counter, channels_last ? target : row.data());
-    if (channels_last) continue;
+    if (straight) {
+      fill(channels, colour, down.sine[line], down.cosine[line], across, counter, target);
+      continue;
+    }
+    fill_exact(channels, colour, down.sine[line], down.cosine[line], across, counter, row.data());
+    if (masked) cover(cover_by, rows.begin + y, columns, mask.data());
     for (std::int64_t x = 0; x < columns.size(); ++x)
-      for (std::int64_t c = 0; c < channels; ++c)
-        target[c * c_stride + x * x_stride] = row[static_cast<std::size_t>(x * channels + c)];
+      for (std::int64_t c = 0; c < channels; ++c) {
+        const double over = masked ? mask_colours_[static_cast<std::size_t>(mask[x] * channels + c)] : 0;
+        target[c * c_stride + x * x_stride] = static_cast<Real>(row[static_cast<std::size_t>(x * channels + c)] + over);
+      }
   }
 }
 
 std::string SyntheticImages::describe() const {
   return concat("synthetic: ", options_.size, " images of ", options_.channels, "x", options_.height, "x",
-                options_.width, ", ", options_.classes, " classes, seed ", options_.seed);
+                options_.width, ", ", options_.classes, " classes, seed ", options_.seed,
+                options_.mask_classes > 0 ? concat(", masks of ", options_.mask_classes, " classes") : "");
 }
 
 }  // namespace tessera

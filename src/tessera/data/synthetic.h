@@ -9,6 +9,9 @@
 // - A pixel is a function of (seed, index, channel, y, x) and the image's height and width only, so any box can be made
 //   anywhere. All terms are multiples of small powers of two, chosen so that their float64 sum is exact: the bits
 //   depend neither on the order of additions nor on fused multiply-adds.
+//
+// With masks, the colour belongs to what covers the pixel instead: the background (mask class 0) or one of a few discs
+// and squares that lie at random places, a function of (seed, index, y, x) and the height and width.
 #pragma once
 
 #include <vector>
@@ -24,11 +27,13 @@ struct SyntheticOptions {
   std::int64_t width = 32;
   std::int64_t size = 50000;
   std::uint64_t seed = 0;
+  /// 0: no masks. At most 255.
+  int mask_classes = 0;
 };
 
 class SyntheticImages : public ImageSource {
  public:
-  /// Throws UsageError unless classes, channels, height, width and size are all at least 1.
+  /// Throws UsageError unless classes, channels, height, width and size are all at least 1 and mask_classes 0 to 255.
   explicit SyntheticImages(const SyntheticOptions& options);
 
   std::int64_t size() const override { return options_.size; }
@@ -38,15 +43,28 @@ class SyntheticImages : public ImageSource {
   }
   /// Uniform over the classes, a function of (seed, index).
   std::int64_t label(std::int64_t index) const override;
-  void read(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const override;
+  int mask_classes() const override { return options_.mask_classes; }
+  void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
+  void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
   std::string describe() const override;
 
  private:
+  /// A disc, or a square with its sides along the axes; the radius is half of such a side.
+  struct Shape {
+    bool disc;
+    std::uint8_t mask_class;
+    std::int64_t y, x, radius;
+  };
+
+  std::vector<Shape> shapes(std::int64_t index) const;
+  /// The mask of the columns of row y.
+  void cover(const std::vector<Shape>& shapes, std::int64_t y, Interval columns, std::uint8_t* row) const;
   template <class Real>
   void read_as(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const;
 
   SyntheticOptions options_;
-  std::vector<double> colours_;  // [class][channel]
+  std::vector<double> colours_;       // [class][channel]
+  std::vector<double> mask_colours_;  // [mask class][channel]
 };
 
 }  // namespace tessera

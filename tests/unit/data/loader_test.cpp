@@ -8,7 +8,10 @@
 #include <chrono>
 #include <numeric>
 
+#include "reading.h"
 #include "tessera/base/error.h"
+#include "tessera/data/augmented.h"
+#include "tessera/data/synthetic.h"
 
 namespace tessera {
 namespace {
@@ -21,8 +24,9 @@ class NumberedImages : public ImageSource {
   int classes() const override { return 1000; }
   std::array<std::int64_t, 3> image_shape() const override { return {2, 4, 6}; }
   std::int64_t label(std::int64_t index) const override { return index; }
-  void read(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const override {
-    check_read(index, rows, columns, out);
+  void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override {
+    check_read(key, rows, columns, out);
+    const std::int64_t index = key.index;
     ++reads;
     // Uneven, so that workers finish out of order.
     std::this_thread::sleep_for(std::chrono::microseconds(reads % 3 * slowness_us));
@@ -206,6 +210,60 @@ TEST(Loader, WaitingIsCounted) {
     loader.next();
     EXPECT_GT(loader.waited_seconds(), 0.02) << workers << " workers";
   }
+}
+
+TEST(Loader, SeveralIntervalsOfSamplesComeInTheirOrder) {
+  const auto source = std::make_shared<NumberedImages>(20);
+  for (const int workers : {0, 2}) {
+    Loader loader(source,
+                  {.batch_size = 10, .samples = {{6, 8}, {1, 2}, {9, 10}}, .shuffle = false, .workers = workers});
+    EXPECT_EQ(labels_of(loader.next()), (std::vector<std::int64_t>{6, 7, 1, 9}));
+    EXPECT_EQ(labels_of(loader.next()), (std::vector<std::int64_t>{16, 17, 11, 19}));
+  }
+}
+
+std::shared_ptr<const ImageSource> augmented_masks() {
+  const auto plain = std::make_shared<SyntheticImages>(
+      SyntheticOptions{.classes = 3, .height = 24, .width = 24, .size = 8, .mask_classes = 3});
+  return std::make_shared<Augmented>(plain, AugmentOptions{.flip_horizontal = true, .rotate = true, .crop_min = 0.3});
+}
+
+TEST(Loader, MasksBelongToTheirImagesAndToTheEpoch) {
+  const auto source = augmented_masks();
+  for (const auto dtype : {at::kLong, at::kByte}) {
+    Loader loader(source, {.batch_size = 4, .shuffle = false, .mask_dtype = dtype, .workers = 2});
+    for (std::int64_t step = 0; step < 6; ++step) {
+      const Batch batch = loader.next();
+      ASSERT_EQ(batch.masks.sizes(), at::IntArrayRef({4, 24, 24}));
+      ASSERT_EQ(batch.masks.scalar_type(), dtype);
+      for (std::int64_t i = 0; i < 4; ++i) {
+        const ReadKey key(step % 2 * 4 + i, step / 2);
+        EXPECT_TRUE(at::equal(batch.images[i], read_whole(*source, key, at::kFloat))) << "step " << step;
+        EXPECT_TRUE(at::equal(batch.masks[i], read_whole_mask(*source, key, dtype))) << "step " << step;
+      }
+    }
+  }
+}
+
+TEST(Loader, AMasksPartIsTheCropOfTheWhole) {
+  const auto source = augmented_masks();
+  Loader whole(source, {.batch_size = 4, .mask_dtype = at::kLong});
+  Loader part(source, {.batch_size = 4, .part = image_box({1, 3}, {5, 20}, {11, 24}), .mask_dtype = at::kLong});
+  for (int step = 0; step < 5; ++step)
+    EXPECT_TRUE(at::equal(part.next().masks, crop(whole.next().masks.slice(0, 1, 3), {5, 20}, {11, 24})));
+}
+
+TEST(Loader, AHeldMaskKeepsItsMemory) {
+  Loader loader(augmented_masks(), {.batch_size = 4, .mask_dtype = at::kLong});
+  const at::Tensor held = loader.next().masks, copy = held.clone();
+  for (int step = 0; step < 5; ++step) loader.next();
+  EXPECT_TRUE(at::equal(held, copy));
+}
+
+TEST(Loader, MasksAreReadOnlyWhenAskedForAndRefusedWhenThereAreNone) {
+  EXPECT_FALSE(Loader(augmented_masks(), {.batch_size = 4}).next().masks.defined());
+  EXPECT_THROW(Loader(std::make_shared<NumberedImages>(8), {.mask_dtype = at::kLong}), UsageError);
+  EXPECT_THROW(Loader(augmented_masks(), {.mask_dtype = at::kFloat}), UsageError);
 }
 
 TEST(Loader, OptionsThatDoNotFitTheSourceAreRefused) {

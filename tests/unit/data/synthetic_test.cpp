@@ -10,26 +10,13 @@
 #include <cmath>
 #include <vector>
 
+#include "reading.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
 namespace {
 
 const SyntheticOptions uneven{.classes = 7, .channels = 3, .height = 37, .width = 53, .size = 100, .seed = 5};
-
-at::Tensor read(const ImageSource& source, std::int64_t index, Interval rows, Interval columns, at::ScalarType dtype) {
-  const std::int64_t channels = source.image_shape()[0];
-  const at::Tensor image = at::empty({1, channels, rows.size(), columns.size()}, at::TensorOptions().dtype(dtype),
-                                     at::MemoryFormat::ChannelsLast)
-                               .select(0, 0);
-  source.read(index, rows, columns, image);
-  return image;
-}
-
-at::Tensor read_whole(const ImageSource& source, std::int64_t index, at::ScalarType dtype = at::kDouble) {
-  const auto [channels, height, width] = source.image_shape();
-  return read(source, index, {0, height}, {0, width}, dtype);
-}
 
 TEST(Synthetic, AnyBoxIsTheCropOfTheWhole) {
   for (const std::int64_t channels : {1, 3, 5}) {
@@ -156,6 +143,77 @@ TEST(Synthetic, AReadOutsideTheImageOrIntoTheWrongShapeIsRefused) {
   EXPECT_THROW(source.read(0, {0, 37}, {0, 53}, at::empty({3, 53, 37})), Error);
   EXPECT_THROW(SyntheticImages({.classes = 0}), UsageError);
   EXPECT_THROW(SyntheticImages({.height = 0}), UsageError);
+}
+
+const SyntheticOptions masked{
+    .classes = 4, .channels = 3, .height = 61, .width = 83, .size = 100, .seed = 5, .mask_classes = 4};
+
+TEST(SyntheticMask, AnyBoxIsTheCropOfTheWholeForImageAndMask) {
+  const SyntheticImages source(masked);
+  const at::Tensor image = read_whole(source, 7), mask = read_whole_mask(source, 7);
+  for (const auto& [rows, columns] : some_boxes(61, 83)) {
+    EXPECT_TRUE(at::equal(read(source, 7, rows, columns), crop(image, rows, columns)));
+    EXPECT_TRUE(at::equal(read_mask(source, 7, rows, columns), crop(mask, rows, columns)));
+  }
+  EXPECT_TRUE(at::equal(read_whole_mask(source, 7, at::kByte).to(at::kLong), mask));
+  EXPECT_TRUE(at::equal(image.to(at::kFloat), read_whole(source, 7, at::kFloat)));
+}
+
+TEST(SyntheticMask, EveryClassCoversAGoodPartAndImagesDiffer) {
+  const SyntheticImages source(masked);
+  const at::Tensor counts = at::zeros({4}, at::TensorOptions().dtype(at::kDouble));
+  for (std::int64_t i = 0; i < 100; ++i)
+    for (std::int64_t k = 0; k < 4; ++k) counts[k] += read_whole_mask(source, i).eq(k).sum().item<double>();
+  counts.div_(100.0 * 61 * 83);
+  EXPECT_NEAR(counts.sum().item<double>(), 1, 1e-9);
+  for (std::int64_t k = 0; k < 4; ++k) EXPECT_GT(counts[k].item<double>(), 0.05) << "class " << k;
+  EXPECT_FALSE(at::equal(read_whole_mask(source, 0), read_whole_mask(source, 1)));
+  auto other = masked;
+  other.seed = 6;
+  EXPECT_FALSE(at::equal(read_whole_mask(source, 0), read_whole_mask(SyntheticImages(other), 0)));
+}
+
+TEST(SyntheticMask, TheMaskCanBeToldFromTheColoursAroundAPixel) {
+  // The wave is grey, so what one channel has more than the others is the mask's.
+  const auto hue = [](const at::Tensor& colours) { return colours - colours.mean(-1, true); };
+  auto options = masked;
+  options.height = options.width = 200;
+  options.seed = 8;
+  const SyntheticImages train(masked), test(options);
+  const at::Tensor centres = at::zeros({4, 3}, at::TensorOptions().dtype(at::kDouble));
+  for (std::int64_t k = 0; k < 4; ++k) {
+    double count = 0;
+    for (std::int64_t i = 0; i < 30; ++i) {
+      const at::Tensor covered = read_whole_mask(train, i).eq(k).to(at::kDouble);
+      centres[k] += (read_whole(train, i) * covered).sum({1, 2});
+      count += covered.sum().item<double>();
+    }
+    centres[k].div_(count);
+  }
+  int right = 0, asked = 0;
+  for (std::int64_t i = 0; i < 20; ++i) {
+    const at::Tensor image = read_whole(test, i), mask = read_whole_mask(test, i);
+    for (std::int64_t at = 8; at + 9 < 200; at += 12) {  // places whose neighbours are of one class
+      const at::Tensor around = crop(mask, {at - 8, at + 9}, {at - 8, at + 9});
+      if (!around.eq(around[0][0]).all().item<bool>()) continue;
+      const at::Tensor colour = crop(image, {at - 8, at + 9}, {at - 8, at + 9}).mean({1, 2});
+      right +=
+          (hue(centres) - hue(colour)).pow(2).sum(1).argmin().item<std::int64_t>() == around[0][0].item<std::int64_t>();
+      ++asked;
+    }
+  }
+  EXPECT_GE(asked, 100);
+  EXPECT_GE(right, asked * 85 / 100) << "of " << asked;
+}
+
+TEST(SyntheticMask, ThereIsNoneUnlessAskedForAndImagesAreThenAsBefore) {
+  const SyntheticImages source(uneven);
+  EXPECT_EQ(source.mask_classes(), 0);
+  EXPECT_THROW(read_whole_mask(source, 0), Error);
+  const SyntheticImages with(masked);
+  EXPECT_THROW(read_mask(with, 0, {0, 62}, {0, 83}), Error);
+  EXPECT_THROW(read_whole_mask(with, 0, at::kFloat), Error);
+  EXPECT_THROW(SyntheticImages({.mask_classes = 256}), UsageError);
 }
 
 }  // namespace

@@ -46,9 +46,9 @@ TEST_F(Report, HoldsPlanStepsSpeedAndMemory) {
 }
 
 TEST_F(Report, APlaceThatCannotBeWrittenIsFoundBeforeTheRun) {
-  EXPECT_THROW(check_writable((folder_ / "no" / "such" / "run.json").string()), UsageError);
-  EXPECT_THROW(check_writable(folder_.string()), UsageError);
-  EXPECT_NO_THROW(check_writable((folder_ / "run.json").string()));
+  EXPECT_THROW(check_writable("--json", (folder_ / "no" / "such" / "run.json").string()), UsageError);
+  EXPECT_THROW(check_writable("--json", folder_.string()), UsageError);
+  EXPECT_NO_THROW(check_writable("--json", (folder_ / "run.json").string()));
   EXPECT_TRUE(fs::is_empty(folder_));
 }
 

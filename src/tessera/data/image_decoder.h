@@ -1,0 +1,61 @@
+// Rows of pixels out of image files, without holding an image. Made by libvips (vips_decoder.cpp) or, where that is
+// missing, by nothing (no_decoder.cpp); CMake chooses.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/geometry/box.h"
+
+namespace tessera {
+
+/// A smaller version of an image that its file offers: a level of a pyramid, or a JPEG decoded with fewer coefficients.
+struct ImageLevel {
+  std::string option;                        ///< of libvips' loader; empty for the image itself
+  int number = 0;                            ///< the option's value
+  double row_shrink = 1, column_shrink = 1;  ///< pixels of the image that one pixel of the level stands for
+};
+
+/// What is known of a file without decoding it.
+struct ImageHeader {
+  std::string loader;
+  std::int64_t height = 0, width = 0;
+  std::vector<ImageLevel> levels;  ///< the image itself, then ever smaller ones
+};
+
+/// Throws Error that names the file when it is not an image.
+ImageHeader read_header(const std::string& path);
+
+/// The smallest level that still has a pixel for each pixel of the result, when one of these stands for
+/// rows × columns of the image.
+const ImageLevel& level_for(const ImageHeader& header, double rows, double columns);
+
+enum class PixelKind {
+  rgb,    ///< three bytes; grey is repeated, transparency is laid on white
+  label,  ///< one uint16_t, of an image of one channel of 8 or 16 bits
+};
+
+/// One file, open at one level. For one thread; several threads may each have their own of one file.
+class ImageDecoder {
+ public:
+  /// Throws Error that names the file.
+  ImageDecoder(const std::string& path, const ImageHeader& header, const ImageLevel& level, PixelKind kind);
+  ~ImageDecoder();
+
+  /// Of the level.
+  std::int64_t height() const;
+  std::int64_t width() const;
+  /// Calls take(pixels) for each row of a box, from top to bottom. To be called once. Of tiled files and slides only
+  /// the tiles that the box touches are decoded; other files are decoded from their top to the box's bottom. Holds a
+  /// few rows of the box, and of tiled files at most two rows of tiles. Throws Error that names the file.
+  void for_each_row(Interval rows, Interval columns, const std::function<void(const void*)>& take);
+
+ private:
+  struct Open;
+  std::unique_ptr<Open> open_;
+};
+
+}  // namespace tessera

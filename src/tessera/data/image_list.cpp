@@ -1,0 +1,232 @@
+#include "tessera/data/image_list.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/csv.h"
+#include "tessera/data/files.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* way_out = "; see --datapath";
+
+bool is_image_name(const std::string& name) {
+  static const std::set<std::string> endings{"avif",    "bif",  "bmp",  "gif", "heic", "j2k", "jp2", "jpeg",
+                                             "jpg",     "mrxs", "ndpi", "pgm", "png",  "ppm", "scn", "svs",
+                                             "svslide", "tif",  "tiff", "v",   "vms",  "vmu", "webp"};
+  return endings.contains(files::ending_of(name));
+}
+
+std::optional<std::int64_t> as_number(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// An image as the layout names it, before its label is looked up.
+struct Entry {
+  std::string where;  // for messages
+  std::string path, label, mask;
+};
+
+class Listing {
+ public:
+  explicit Listing(const ImageListOptions& options) : options_(options) {}
+
+  ImageList list() {
+    const std::string& path = options_.path;
+    if (files::is_file(path)) {
+      take_csv(path, path);
+    } else {
+      require(files::is_folder(path), "'", path, "' does not exist: give a folder of images or a CSV of path,label",
+              way_out);
+      if (files::is_file(files::path_in(path, "train.csv")))
+        take_csv(files::path_in(path, options_.split == Split::train ? "train.csv" : "val.csv"),
+                 files::path_in(path, "train.csv"));
+      else
+        take_folder(split_folder());
+    }
+    number_labels();
+    require(!list_.files.empty() || !problems_.empty(), "there are no images in '", path, "'", way_out);
+    throw_problems();
+    return std::move(list_);
+  }
+
+ private:
+  // ---- CSV
+
+  struct Columns {
+    std::optional<std::size_t> path = 0, label = 1, mask;
+    std::size_t first_row = 0;
+  };
+
+  static Columns columns_of(const std::vector<CsvRow>& rows) {
+    if (rows.empty()) return {};
+    const auto& names = rows.front().fields;
+    const auto find = [&](const char* name) -> std::optional<std::size_t> {
+      const auto at = std::find(names.begin(), names.end(), name);
+      if (at == names.end()) return std::nullopt;
+      return static_cast<std::size_t>(at - names.begin());
+    };
+    if (!find("path")) return {};  // no header: path,label
+    return {find("path"), find("label"), find("mask"), 1};
+  }
+
+  std::vector<Entry> csv_entries(const std::string& file) {
+    const auto rows = parse_csv(files::text_of(file), file);
+    const Columns columns = columns_of(rows);
+    require(!options_.masks || columns.mask, "'", file,
+            "' has no column 'mask'; its first line must name the columns, ", "for example path,mask", way_out);
+    require(options_.masks || columns.label, "'", file, "' has no column 'label'", way_out);
+    std::vector<Entry> entries;
+    for (std::size_t i = columns.first_row; i < rows.size(); ++i) {
+      const auto& fields = rows[i].fields;
+      const auto field = [&](const std::optional<std::size_t>& at) {
+        return at && *at < fields.size() ? fields[*at] : std::string();
+      };
+      Entry entry{concat("'", file, "' line ", rows[i].line), field(columns.path), field(columns.label), ""};
+      if (entry.path.empty()) {
+        problems_.add(entry.where, ": no path");
+        continue;
+      }
+      if (columns.label && entry.label.empty()) problems_.add(entry.where, ": no label");
+      entry.path = files::path_in(files::folder_of(file), entry.path);
+      if (options_.masks) {
+        entry.mask = field(columns.mask);
+        if (entry.mask.empty())
+          problems_.add(entry.where, ": no mask");
+        else
+          entry.mask = files::path_in(files::folder_of(file), entry.mask);
+      }
+      if (!columns.label) entry.label = "0";
+      entries.push_back(std::move(entry));
+    }
+    return entries;
+  }
+
+  void take_csv(const std::string& file, const std::string& train_file) {
+    require(files::is_file(file), "'", file, "' does not exist", way_out);
+    entries_ = csv_entries(file);
+    for (const Entry& entry : entries_)
+      for (const std::string& path : {entry.path, entry.mask})
+        problems_.check(path.empty() || files::is_file(path), entry.where, ": '", path, "' does not exist");
+    if (!options_.class_names.empty()) return;
+    std::set<std::string> names;
+    bool all_numbers = true;
+    for (const Entry& entry : file == train_file ? entries_ : csv_entries(train_file)) {
+      if (entry.label.empty()) continue;
+      names.insert(entry.label);
+      all_numbers = all_numbers && as_number(entry.label);
+    }
+    if (!all_numbers) names_.assign(names.begin(), names.end());
+  }
+
+  // ---- folders
+
+  std::string train_folder() const {
+    const std::string inner = files::path_in(options_.path, "train");
+    return files::is_folder(inner) ? inner : options_.path;
+  }
+
+  std::string split_folder() const {
+    if (options_.split == Split::train) return train_folder();
+    for (const char* name : {"val", "test"})
+      if (files::is_folder(files::path_in(options_.path, name))) return files::path_in(options_.path, name);
+    throw UsageError(concat("'", options_.path, "' has no folder val or test", way_out));
+  }
+
+  static std::vector<std::string> class_folders(const std::string& folder) {
+    std::vector<std::string> names;
+    for (const auto& name : files::names_in(folder))
+      if (name != "masks" && files::is_folder(files::path_in(folder, name))) names.push_back(name);
+    return names;
+  }
+
+  void take_folder(const std::string& folder) {
+    const std::string masks = files::path_in(folder, "masks");
+    require(!options_.masks || files::is_folder(masks), "there is no folder '", masks, "' with a mask for each image",
+            way_out);
+    if (files::is_folder(masks) && files::is_folder(files::path_in(folder, "images"))) {
+      take_images(files::path_in(folder, "images"), masks, "0");
+      return;
+    }
+    if (options_.class_names.empty()) names_ = class_folders(train_folder());
+    const auto folders = class_folders(folder);
+    require(!folders.empty(), "'", folder, "' holds no folders: expected one for each class", way_out);
+    for (const auto& name : folders) take_images(files::path_in(folder, name), files::path_in(masks, name), name);
+  }
+
+  void take_images(const std::string& folder, const std::string& masks, const std::string& label) {
+    std::map<std::string, std::string> mask_of;  // by stem: an image is .jpg where its mask is .png
+    if (options_.masks && files::is_folder(masks))
+      for (const auto& name : files::names_in(masks))
+        if (is_image_name(name)) mask_of.emplace(files::stem_of(name), files::path_in(masks, name));
+    const std::size_t before = entries_.size();
+    for (const auto& name : files::names_in(folder)) {
+      if (!is_image_name(name)) continue;
+      Entry entry{concat("'", files::path_in(folder, name), "'"), files::path_in(folder, name), label, ""};
+      if (options_.masks) {
+        const auto mask = mask_of.find(files::stem_of(name));
+        problems_.check(mask != mask_of.end(), entry.where, " has no mask in '", masks, "'");
+        if (mask != mask_of.end()) entry.mask = mask->second;
+      }
+      entries_.push_back(std::move(entry));
+    }
+    problems_.check(entries_.size() > before, "there are no images in '", folder, "'");
+  }
+
+  // ---- labels
+
+  void number_labels() {
+    list_.class_names = options_.class_names.empty() ? names_ : options_.class_names;
+    std::map<std::string, std::int64_t> numbers;
+    for (const auto& name : list_.class_names) numbers.emplace(name, static_cast<std::int64_t>(numbers.size()));
+    std::int64_t classes = std::max<std::int64_t>(1, static_cast<std::int64_t>(numbers.size()));
+    for (const Entry& entry : entries_) {
+      if (entry.label.empty()) continue;  // already a problem
+      const auto number = numbers.empty() ? as_number(entry.label) : [&]() -> std::optional<std::int64_t> {
+        const auto found = numbers.find(entry.label);
+        return found == numbers.end() ? std::nullopt : std::optional(found->second);
+      }();
+      if (!number || *number < 0 || *number >= INT32_MAX) {
+        problems_.add(entry.where, ": label '", entry.label, "' is ",
+                      numbers.empty() ? "not a number from 0 on" : "not a class of the training set");
+        continue;
+      }
+      classes = std::max(classes, *number + 1);
+      problems_.check(options_.classes == 0 || *number < options_.classes, entry.where, ": label ", entry.label,
+                      numbers.empty() ? "" : concat(" (number ", *number, ")"), " does not fit ", options_.classes,
+                      " classes; see --num-classes");
+      list_.files.push_back({entry.path, *number, entry.mask});
+    }
+    list_.classes = options_.classes > 0 ? options_.classes : static_cast<int>(classes);
+  }
+
+  void throw_problems() const {
+    constexpr std::size_t shown = 10;
+    const auto& all = problems_.list();
+    if (all.size() <= shown) return problems_.throw_if_any();
+    std::vector<std::string> first(all.begin(), all.begin() + shown);
+    first.push_back(concat("and ", all.size() - shown, " more problems with the files of '", options_.path, "'"));
+    throw UsageError(first);
+  }
+
+  const ImageListOptions& options_;
+  std::vector<Entry> entries_;
+  std::vector<std::string> names_;
+  Problems problems_;
+  ImageList list_;
+};
+
+}  // namespace
+
+ImageList list_images(const ImageListOptions& options) { return Listing(options).list(); }
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+// Which image files a data set has, and their labels. docs/files.md shows the layouts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/data/image_source.h"
+
+namespace tessera {
+
+struct ImageListOptions {
+  /// A CSV file, or a folder that holds train.csv and val.csv or a folder for each class.
+  std::string path;
+  Split split = Split::train;
+  /// Every image needs a mask.
+  bool masks = false;
+  /// Labels must be less than this; 0 takes as many classes as there are.
+  int classes = 0;
+  /// What labels 0, 1, ... are called. Empty: the names of the training set, sorted, unless its labels are numbers.
+  std::vector<std::string> class_names = {};
+};
+
+struct ImageFile {
+  std::string path;
+  std::int64_t label = 0;
+  std::string mask = "";  ///< empty: none was asked for
+};
+
+struct ImageList {
+  std::vector<ImageFile> files;
+  std::vector<std::string> class_names;  ///< empty when labels are numbers
+  int classes = 0;
+};
+
+/// Opens no image: it checks that every file is there and has a label. Throws UsageError with the first ten of all
+/// problems.
+ImageList list_images(const ImageListOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,223 @@
+#include <vips/vips.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "tessera/base/error.h"
+#include "tessera/data/image_decoder.h"
+#include "tessera/data/vips_images.h"
+
+namespace tessera {
+namespace {
+
+struct Unref {
+  void operator()(void* object) const { g_object_unref(object); }
+};
+using ImagePtr = std::unique_ptr<VipsImage, Unref>;
+using RegionPtr = std::unique_ptr<VipsRegion, Unref>;
+
+constexpr std::int64_t strip_bytes = 4 << 20, most_strip_rows = 256, fewest_strip_rows = 8;
+
+/// Every function that calls libvips has one of these first.
+class UsesVips {
+ public:
+  UsesVips() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      if (vips_init("tessera") != 0) throw Error(concat("libvips does not start: ", vips_error_buffer()));
+      // Files are opened anew for each read; a cache of open ones would only hold memory.
+      vips_cache_set_max(0);
+      // Warnings are for people with one image; with thousands, errors are enough.
+      g_log_set_handler(
+          "VIPS", G_LOG_LEVEL_WARNING, [](const char*, GLogLevelFlags, const char*, void*) {}, nullptr);
+    });
+    // libvips keeps buffers for each thread, and hears of the end of its own threads only.
+    struct AtThreadEnd {
+      ~AtThreadEnd() { vips_thread_shutdown(); }
+    };
+    thread_local const AtThreadEnd at_thread_end;
+  }
+};
+
+[[noreturn]] void bad_image(const std::string& path, const std::string& what) {
+  throw Error(concat("image '", path, "' ", what));
+}
+
+/// With what libvips has to say. Its messages are shared by all threads: when two fail at once, one has them both.
+[[noreturn]] void vips_failed(const std::string& path, const std::string& what) {
+  char* text = vips_error_buffer_copy();
+  std::string reason = text;
+  g_free(text);
+  while (!reason.empty() && (reason.back() == '\n' || reason.back() == ' ')) reason.pop_back();
+  std::replace(reason.begin(), reason.end(), '\n', ';');
+  bad_image(path, concat(what, reason.empty() ? "" : ": ", reason));
+}
+
+/// Tiles and slides can be read at any place.
+bool any_place(const std::string& path, const std::string& loader) {
+  return vips_foreign_flags(loader.c_str(), path.c_str()) & VIPS_FOREIGN_PARTIAL;
+}
+
+ImagePtr load(const std::string& path, const std::string& loader, const ImageLevel& level) {
+  VipsImage* image = nullptr;
+  if (vips_call(loader.c_str(), path.c_str(), &image, "access",
+                any_place(path, loader) ? VIPS_ACCESS_RANDOM : VIPS_ACCESS_SEQUENTIAL, "fail_on", VIPS_FAIL_ON_ERROR,
+                level.option.empty() ? nullptr : level.option.c_str(), level.number, nullptr) != 0)
+    vips_failed(path, "cannot be opened; it is damaged or cut short");
+  return ImagePtr(image);
+}
+
+int number_in(VipsImage* image, const char* field) {
+  int number = 0;
+  if (vips_image_get_typeof(image, field) == 0 || vips_image_get_int(image, field, &number) != 0) return 0;
+  return number;
+}
+
+/// Levels are halved, or the like, and rounded up or down; only what does not look like that is a fraction.
+double shrink_between(std::int64_t whole, std::int64_t level) {
+  const std::int64_t factor = (2 * whole + level) / (2 * level);
+  const bool rounded = level == whole / factor || level == (whole + factor - 1) / factor;
+  return rounded ? static_cast<double>(factor) : static_cast<double>(whole) / static_cast<double>(level);
+}
+
+/// Adds level `number` if it is a smaller version of the one before it, not another picture.
+bool add_level(ImageHeader& header, const std::string& path, const std::string& option, int number) {
+  ImageLevel level{.option = option, .number = number};
+  const ImagePtr image = load(path, header.loader, level);
+  const std::int64_t height = vips_image_get_height(image.get()), width = vips_image_get_width(image.get());
+  level.row_shrink = shrink_between(header.height, height);
+  level.column_shrink = shrink_between(header.width, width);
+  const double off_by = std::abs(level.row_shrink / level.column_shrink - 1);
+  const bool same_shape = off_by <= 1.5 / static_cast<double>(height) + 1.5 / static_cast<double>(width);
+  if (!same_shape || level.row_shrink <= header.levels.back().row_shrink ||
+      level.column_shrink <= header.levels.back().column_shrink)
+    return false;
+  header.levels.push_back(level);
+  return true;
+}
+
+void add_levels(ImageHeader& header, const std::string& path, VipsImage* image) {
+  const auto made_by = [&](const char* name) { return header.loader.find(name) != std::string::npos; };
+  const auto add_all = [&](const std::string& option, int first, int end) {
+    for (int i = first; i < end; ++i)
+      if (!add_level(header, path, option, i)) return;
+  };
+  if (made_by("Jpeg")) {
+    for (const int shrink : {2, 4, 8})
+      header.levels.push_back(
+          {.option = "shrink", .number = shrink, .row_shrink = double(shrink), .column_shrink = double(shrink)});
+  } else if (made_by("Tiff")) {
+    if (const int subifds = number_in(image, VIPS_META_N_SUBIFDS); subifds > 0)
+      add_all("subifd", 0, subifds);
+    else
+      add_all("page", 1, number_in(image, VIPS_META_N_PAGES));
+  } else if (made_by("Jp2k")) {
+    add_all("page", 1, number_in(image, VIPS_META_N_PAGES));
+  } else if (made_by("OpenSlide") || made_by("Openslide")) {
+    const char* count = nullptr;
+    if (vips_image_get_string(image, "openslide.level-count", &count) == 0) add_all("level", 1, std::atoi(count));
+  }
+}
+
+using Step = std::function<int(VipsImage* in, VipsImage** out)>;
+
+ImagePtr apply(const std::string& path, ImagePtr image, const Step& step) {
+  VipsImage* out = nullptr;
+  if (step(image.get(), &out) != 0) vips_failed(path, "cannot be converted to RGB");
+  return ImagePtr(out);
+}
+
+ImagePtr as_rgb(const std::string& path, ImagePtr image) {
+  if (vips_image_hasalpha(image.get()))
+    image = apply(path, std::move(image), [](VipsImage* in, VipsImage** out) {
+      const double white = vips_image_get_format(in) == VIPS_FORMAT_USHORT ? 65535 : 255;
+      VipsArrayDouble* background = vips_array_double_newv(1, white);
+      const int failed = vips_flatten(in, out, "background", background, nullptr);
+      vips_area_unref(VIPS_AREA(background));
+      return failed;
+    });
+  if (vips_image_get_interpretation(image.get()) != VIPS_INTERPRETATION_sRGB)
+    image = apply(path, std::move(image), [](VipsImage* in, VipsImage** out) {
+      return vips_colourspace(in, out, VIPS_INTERPRETATION_sRGB, nullptr);
+    });
+  if (vips_image_get_format(image.get()) != VIPS_FORMAT_UCHAR)
+    image =
+        apply(path, std::move(image), [](VipsImage* in, VipsImage** out) { return vips_cast_uchar(in, out, nullptr); });
+  const int bands = vips_image_get_bands(image.get());
+  if (bands != 3) bad_image(path, concat("has ", bands, " channels and no meaning for them; expected RGB or grey"));
+  return image;
+}
+
+ImagePtr as_label(const std::string& path, ImagePtr image) {
+  const int bands = vips_image_get_bands(image.get());
+  const VipsBandFormat format = vips_image_get_format(image.get());
+  if (bands != 1)
+    bad_image(path, concat("has ", bands, " channels; a mask has one (a palette counts as three: save grey levels)"));
+  if (format != VIPS_FORMAT_UCHAR && format != VIPS_FORMAT_USHORT)
+    bad_image(path, "is a mask of neither 8 nor 16 bits a pixel");
+  return apply(path, std::move(image),
+               [](VipsImage* in, VipsImage** out) { return vips_cast_ushort(in, out, nullptr); });
+}
+
+}  // namespace
+
+bool has_vips() { return true; }
+
+std::string vips_version() {
+  const UsesVips vips;
+  return concat(::vips_version(0), ".", ::vips_version(1), ".", ::vips_version(2));
+}
+
+ImageHeader read_header(const std::string& path) {
+  const UsesVips vips;
+  const char* loader = vips_foreign_find_load(path.c_str());
+  if (!loader) vips_failed(path, "is not an image that libvips can read");
+  ImageHeader header{.loader = loader, .levels = {ImageLevel{}}};
+  const ImagePtr image = load(path, header.loader, header.levels.front());
+  header.height = vips_image_get_height(image.get());
+  header.width = vips_image_get_width(image.get());
+  add_levels(header, path, image.get());
+  return header;
+}
+
+struct ImageDecoder::Open {
+  std::string path;
+  bool from_top;  // libvips would hold all that it decodes of other files, were they opened for reading at any place
+  ImagePtr image;
+};
+
+ImageDecoder::ImageDecoder(const std::string& path, const ImageHeader& header, const ImageLevel& level, PixelKind kind)
+    : open_(std::make_unique<Open>()) {
+  const UsesVips vips;
+  open_->path = path;
+  open_->from_top = !any_place(path, header.loader);
+  ImagePtr image = load(path, header.loader, level);
+  open_->image = kind == PixelKind::rgb ? as_rgb(path, std::move(image)) : as_label(path, std::move(image));
+}
+
+ImageDecoder::~ImageDecoder() = default;
+std::int64_t ImageDecoder::height() const { return vips_image_get_height(open_->image.get()); }
+std::int64_t ImageDecoder::width() const { return vips_image_get_width(open_->image.get()); }
+
+void ImageDecoder::for_each_row(Interval rows, Interval columns, const std::function<void(const void*)>& take) {
+  const UsesVips vips;
+  const RegionPtr region(vips_region_new(open_->image.get()));
+  const auto row_bytes = static_cast<std::int64_t>(VIPS_IMAGE_SIZEOF_PEL(open_->image.get())) * columns.size();
+  const std::int64_t step = std::clamp(strip_bytes / row_bytes, fewest_strip_rows, most_strip_rows);
+  const auto decode = [&](std::int64_t top, std::int64_t width, std::int64_t end) {
+    const VipsRect strip{static_cast<int>(columns.begin), static_cast<int>(top), static_cast<int>(width),
+                         static_cast<int>(std::min(step, end - top))};
+    if (vips_region_prepare(region.get(), &strip) != 0)
+      vips_failed(open_->path, "cannot be decoded; it is damaged or cut short");
+    return strip;
+  };
+  // What is above the box, one column of it: libvips would do it in one piece and hold that.
+  for (std::int64_t top = 0; open_->from_top && top < rows.begin; top += step) decode(top, 1, rows.begin);
+  for (std::int64_t top = rows.begin; top < rows.end; top += step) {
+    const VipsRect strip = decode(top, columns.size(), rows.end);
+    for (int y = strip.top; y < strip.top + strip.height; ++y) take(VIPS_REGION_ADDR(region.get(), strip.left, y));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,192 @@
+#include "tessera/data/vips_images.h"
+
+#include <ATen/core/Tensor.h>
+
+#include "tessera/base/error.h"
+#include "tessera/data/resample.h"
+
+namespace tessera {
+namespace {
+
+constexpr int mask_value_limit = 65536;
+
+ImageList checked_list(const VipsOptions& o) {
+  if (!has_vips()) read_header(o.path);  // says so
+  Problems problems;
+  problems.check(o.height >= 1 && o.width >= 1, "images cannot be stretched to ", o.height, "x", o.width,
+                 "; see --image-size");
+  for (const double d : o.deviation) problems.check(d > 0, "--std ", d, " must be more than 0");
+  problems.check(0 <= o.mask_classes && o.mask_classes <= ignored_label, "masks of ", o.mask_classes,
+                 " classes cannot be read; there can be ", ignored_label);
+  problems.check(o.mask_values.empty() || std::ssize(o.mask_values) == o.mask_classes, o.mask_values.size(),
+                 " values of a mask for ", o.mask_classes, " classes");
+  for (const int value : o.mask_values)
+    problems.check(0 <= value && value < mask_value_limit, "a mask cannot have the value ", value);
+  problems.check(!o.mask_ignore || (0 <= *o.mask_ignore && *o.mask_ignore < mask_value_limit),
+                 "a mask cannot have the value ", o.mask_ignore.value_or(0));
+  problems.throw_if_any();
+  return list_images({.path = o.path,
+                      .split = o.split,
+                      .masks = o.mask_classes > 0,
+                      .classes = o.classes,
+                      .class_names = o.class_names});
+}
+
+/// What becomes `size` pixels, in pixels of a level of `level_size` that stand for `shrink` of the image's each.
+Stretch stretch_of(double begin, double share, std::int64_t image_size, double shrink, std::int64_t level_size,
+                   std::int64_t size) {
+  const auto pixels = static_cast<double>(image_size);
+  return {begin * pixels / shrink, (begin + share) * pixels / shrink, level_size, size};
+}
+
+}  // namespace
+
+const ImageLevel& level_for(const ImageHeader& header, double rows, double columns) {
+  const ImageLevel* best = &header.levels.front();
+  for (const ImageLevel& level : header.levels)
+    if (level.row_shrink <= rows && level.column_shrink <= columns) best = &level;
+  return *best;
+}
+
+VipsImages::VipsImages(const VipsOptions& options) : options_(options), list_(checked_list(options)) {
+  headers_.resize(list_.files.size());
+  if (options.mask_classes == 0) return;
+  class_of_value_.assign(mask_value_limit, -1);
+  for (int k = 0; k < options.mask_classes; ++k)
+    class_of_value_[static_cast<std::size_t>(
+        options.mask_values.empty() ? k : options.mask_values[static_cast<std::size_t>(k)])] = k;
+  if (options.mask_ignore) class_of_value_[static_cast<std::size_t>(*options.mask_ignore)] = ignored_label;
+}
+
+VipsImages::~VipsImages() = default;
+
+const ImageFile& VipsImages::file(std::int64_t index) const {
+  ensure(0 <= index && index < size(), "image ", index, " of a source of ", size(), " images");
+  return list_.files[static_cast<std::size_t>(index)];
+}
+
+const ImageHeader& VipsImages::header(std::int64_t index) const {
+  const auto i = static_cast<std::size_t>(index);
+  {
+    const std::lock_guard lock(mutex_);
+    if (headers_[i]) return *headers_[i];
+  }
+  // Without the lock: a slide takes a while, and two threads that read one header read the same.
+  auto fresh = std::make_unique<const ImageHeader>(read_header(file(index).path));
+  const std::lock_guard lock(mutex_);
+  if (!headers_[i]) headers_[i] = std::move(fresh);
+  return *headers_[i];
+}
+
+Normalisation VipsImages::normalisation() const {
+  return {{options_.mean.begin(), options_.mean.end()}, {options_.deviation.begin(), options_.deviation.end()}};
+}
+
+void VipsImages::read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {
+  read_window(key, ImageWindow{}, rows, columns, out);
+}
+
+void VipsImages::read_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
+                             const at::Tensor& out) const {
+  check_read(key, rows, columns, out);
+  if (rows.empty() || columns.empty()) return;
+  if (out.scalar_type() == at::kFloat)
+    read_as<float>(key.index, window, rows, columns, out);
+  else
+    read_as<double>(key.index, window, rows, columns, out);
+}
+
+template <class Real>
+void VipsImages::read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
+                         const at::Tensor& out) const {
+  const ImageHeader& image = header(index);
+  const ImageLevel& level =
+      level_for(image, window.height * static_cast<double>(image.height) / static_cast<double>(options_.height),
+                window.width * static_cast<double>(image.width) / static_cast<double>(options_.width));
+  ImageDecoder decoder(file(index).path, image, level, PixelKind::rgb);
+  const Taps down(
+      stretch_of(window.top, window.height, image.height, level.row_shrink, decoder.height(), options_.height), rows);
+  const Taps across(
+      stretch_of(window.left, window.width, image.width, level.column_shrink, decoder.width(), options_.width),
+      columns);
+
+  std::array<double, 3> mean, scale;
+  for (std::size_t c = 0; c < 3; ++c) {
+    mean[c] = 255 * options_.mean[c];
+    scale[c] = 1 / (255 * options_.deviation[c]);
+  }
+  Real* pixels = out.data_ptr<Real>();
+  const std::int64_t c_stride = out.stride(0), y_stride = out.stride(1), x_stride = out.stride(2);
+  const std::int64_t width = columns.size();
+  const auto write = [&](std::int64_t y, const double* values) {
+    Real* target = pixels + y * y_stride;
+    for (std::int64_t x = 0; x < width; ++x)
+      for (std::size_t c = 0; c < 3; ++c)  // a difference first: no fused multiply-add can change the bits
+        target[x * x_stride + static_cast<std::int64_t>(c) * c_stride] =
+            static_cast<Real>((*values++ - mean[c]) * scale[c]);
+  };
+  Resampler<std::uint8_t> resampler(down, across, 3);
+  decoder.for_each_row(down.all(), across.all(),
+                       [&](const void* row) { resampler.feed(static_cast<const std::uint8_t*>(row), write); });
+}
+
+void VipsImages::read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {
+  read_mask_window(key, ImageWindow{}, rows, columns, out);
+}
+
+void VipsImages::read_mask_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
+                                  const at::Tensor& out) const {
+  check_read_mask(key, rows, columns, out);
+  if (rows.empty() || columns.empty()) return;
+  if (out.scalar_type() == at::kLong)
+    read_mask_as<std::int64_t>(key.index, window, rows, columns, out);
+  else
+    read_mask_as<std::uint8_t>(key.index, window, rows, columns, out);
+}
+
+template <class Label>
+void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
+                              const at::Tensor& out) const {
+  const ImageFile& names = file(index);
+  const ImageHeader& image = header(index);
+  const ImageHeader mask = read_header(names.mask);
+  if (mask.height != image.height || mask.width != image.width)
+    throw Error(concat("mask '", names.mask, "' has ", mask.height, "x", mask.width, " pixels, but its image '",
+                       names.path, "' has ", image.height, "x", image.width));
+  // The mask itself, never a level: those may be averages, and no label is the mean of two others.
+  ImageDecoder decoder(names.mask, mask, mask.levels.front(), PixelKind::label);
+  const Stretch down = stretch_of(window.top, window.height, mask.height, 1, mask.height, options_.height);
+  const Stretch across = stretch_of(window.left, window.width, mask.width, 1, mask.width, options_.width);
+  const Interval source_rows{nearest(down, rows.begin), nearest(down, rows.end - 1) + 1};
+  const Interval source_columns{nearest(across, columns.begin), nearest(across, columns.end - 1) + 1};
+  std::vector<std::int64_t> picked(static_cast<std::size_t>(columns.size()));  // from a source row
+  for (std::int64_t x = 0; x < columns.size(); ++x)
+    picked[static_cast<std::size_t>(x)] = nearest(across, columns.begin + x) - source_columns.begin;
+
+  Label* target = out.data_ptr<Label>();
+  const auto write = [&](std::int64_t row, const std::uint16_t* values) {
+    for (std::size_t x = 0; x < picked.size(); ++x) {
+      const int k = class_of_value_[values[picked[x]]];
+      if (k < 0)
+        throw Error(concat("mask '", names.mask, "' has the value ", values[picked[x]], " in row ",
+                           nearest(down, rows.begin + row), ", column ", source_columns.begin + picked[x],
+                           ", which is none of its ", options_.mask_classes, " classes"));
+      target[row * out.stride(0) + static_cast<std::int64_t>(x) * out.stride(1)] = static_cast<Label>(k);
+    }
+  };
+  std::int64_t source_row = source_rows.begin, row = 0;
+  decoder.for_each_row(source_rows, source_columns, [&](const void* values) {
+    for (; row < rows.size() && nearest(down, rows.begin + row) == source_row; ++row)
+      write(row, static_cast<const std::uint16_t*>(values));
+    ++source_row;
+  });
+}
+
+std::string VipsImages::describe() const {
+  return concat(options_.path, ", ", options_.split == Split::train ? "train" : "test", ": ", size(), " images as 3x",
+                options_.height, "x", options_.width, ", ", classes(), " classes",
+                options_.mask_classes > 0 ? concat(", masks of ", options_.mask_classes, " classes") : "",
+                ", by libvips ", vips_version());
+}
+
+}  // namespace tessera

@@ -1,0 +1,99 @@
+// Image files of any format and size, by libvips: JPEG, PNG, TIFF, JPEG 2000 and, by OpenSlide, whole slides.
+//
+// A read decodes the box that it needs, at the level of the file's pyramid that fits, and no more:
+//
+//   file ── level ──> rows of bytes ── triangle filter ──> height × width ── (raw − mean) / deviation ──> tensor
+//
+// The level follows from the sizes of the image and of the result, never from the box, and the filter's sums are exact
+// (resample.h): a box has the bits of the same box of the whole image.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/data/image_decoder.h"
+#include "tessera/data/image_list.h"
+#include "tessera/data/image_source.h"
+
+namespace tessera {
+
+/// Whether this build can read image files at all.
+bool has_vips();
+/// "8.14.1"; empty without libvips.
+std::string vips_version();
+
+struct VipsOptions {
+  /// A CSV file or a folder; docs/files.md shows the layouts.
+  std::string path;
+  Split split = Split::train;
+  /// What every image is stretched to, whatever its own shape.
+  std::int64_t height = 224, width = 224;
+  /// Of red, green and blue, in [0, 1]. The defaults are ImageNet's.
+  std::array<double, 3> mean{0.485, 0.456, 0.406}, deviation{0.229, 0.224, 0.225};
+  /// Labels must be less than this; 0 takes as many classes as there are.
+  int classes = 0;
+  /// What labels 0, 1, ... are called; empty: the names of the training set, sorted. Two CSV files of one data set need
+  /// one list: give the second class_names() of the first.
+  std::vector<std::string> class_names = {};
+
+  // Masks: a label for each pixel.
+
+  /// 0: no masks. At most 255.
+  int mask_classes = 0;
+  /// The value in the files that stands for class 0, 1, ...; empty: the class itself. Black and white: {0, 255}.
+  std::vector<int> mask_values = {};
+  /// The value in the files of pixels that count nowhere (read as `ignored_label`).
+  std::optional<int> mask_ignore = std::nullopt;
+};
+
+/// Opening it looks that all files are there and labelled; an image's header is read when its first pixels are.
+/// Files must not change while it lives.
+class VipsImages : public ImageSource {
+ public:
+  /// Throws UsageError: the first ten of all problems.
+  explicit VipsImages(const VipsOptions& options);
+  ~VipsImages() override;
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(list_.files.size()); }
+  int classes() const override { return list_.classes; }
+  std::array<std::int64_t, 3> image_shape() const override { return {3, options_.height, options_.width}; }
+  std::int64_t label(std::int64_t index) const override { return file(index).label; }
+  int mask_classes() const override { return options_.mask_classes; }
+  Normalisation normalisation() const override;
+  /// Reading throws Error that names the file when it is not an image, is damaged or cut short, when a mask has
+  /// another size than its image, or a value that is no class.
+  void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
+  void read_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
+                   const at::Tensor& out) const override;
+  void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
+  void read_mask_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
+                        const at::Tensor& out) const override;
+  std::string describe() const override;
+
+  /// Empty when labels are numbers.
+  const std::vector<std::string>& class_names() const { return list_.class_names; }
+  /// The image's file.
+  const std::string& path(std::int64_t index) const { return file(index).path; }
+
+ private:
+  const ImageFile& file(std::int64_t index) const;
+  const ImageHeader& header(std::int64_t index) const;
+  template <class Real>
+  void read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
+               const at::Tensor& out) const;
+  template <class Label>
+  void read_mask_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
+                    const at::Tensor& out) const;
+
+  VipsOptions options_;
+  ImageList list_;
+  std::vector<int> class_of_value_;  // of a mask's pixel; -1: no class
+
+  mutable std::mutex mutex_;  // guards what follows
+  mutable std::vector<std::unique_ptr<const ImageHeader>> headers_;
+};
+
+}  // namespace tessera
