@@ -24,6 +24,7 @@
 #include "tessera/data/synthetic.h"
 #include "tessera/io/report.h"
 #include "tessera/models/registry.h"
+#include "tessera/runtime/threads.h"
 #include "tessera/runtime/trainer.h"
 
 namespace tessera {
@@ -154,7 +155,7 @@ class Process {
 
   [[noreturn]] static void serve(int ask, int answer, BlockReuse reuse, int threads,
                                  const std::function<Contender()>& make) {
-    at::set_num_threads(threads);
+    use_threads(threads, 1);
     install_cpu_allocator(reuse);
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);

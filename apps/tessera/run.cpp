@@ -1,6 +1,5 @@
 #include "run.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -11,6 +10,7 @@
 #include "progress.h"
 #include "tessera/base/text.h"
 #include "tessera/oracle/verify.h"
+#include "tessera/runtime/threads.h"
 
 namespace tessera {
 namespace {
@@ -63,7 +63,7 @@ std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& min
 }
 
 void train_rank(const Options& options, const Job& job, const RunOptions& run, Communicator& world, RunReport& report) {
-  at::set_num_threads(job.threads);
+  use_threads(job.threads, run.ranks_in_process);
   const auto account = std::make_shared<MemoryAccount>();
   const MemoryScope scope(account);
   const bool speaks = world.rank() == Rank{0};
@@ -99,7 +99,8 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
 
 }  // namespace
 
-RunReport run_training(const Options& options, const Job& job, const Launch& launch, const RunOptions& run) {
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run) {
+  run.ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   RunReport report;
   report.model = options.model.name;
   report.dtype = options.dtype;
@@ -111,7 +112,7 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
   Verification result;
   launch.run(job.plan.ranks(), [&](Communicator& world) {
-    at::set_num_threads(job.threads);
+    use_threads(job.threads, launch.ranks_are_threads() ? job.plan.ranks() : 1);
     Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
     if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);
   });

@@ -8,13 +8,14 @@
 namespace tessera {
 
 struct RunOptions {
-  bool quiet = false;       ///< no progress
-  bool every_step = false;  ///< a line for every step
-  bool record = false;      ///< put down every action
+  bool quiet = false;        ///< no progress
+  bool every_step = false;   ///< a line for every step
+  bool record = false;       ///< put down every action
+  int ranks_in_process = 1;  ///< filled in by run_training()
 };
 
 /// Trains job.steps steps on all ranks. The report is whole on the process that speaks.
-RunReport run_training(const Options& options, const Job& job, const Launch& launch, const RunOptions& run);
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run);
 
 /// Compares the job's plan with the run that is known to be right. Throws Error when they differ.
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance);

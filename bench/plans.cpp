@@ -1,0 +1,146 @@
+// Plans against each other on this machine, in one run: speed and peak bytes of tensors, as ratios to the first plan of
+// a group. Ranks are threads. Rounds alternate between the plans, because machines have other work.
+//
+//     bench_plans [--group NAME] [--rounds N] [--steps N] [--json FILE]
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/text.h"
+#include "tessera/comm/thread_communicator.h"
+#include "tessera/data/synthetic.h"
+#include "tessera/models/registry.h"
+#include "tessera/runtime/memory.h"
+#include "tessera/runtime/threads.h"
+#include "tessera/runtime/trainer.h"
+
+using namespace tessera;
+
+namespace {
+
+struct Contender {
+  std::string name;
+  PlanOptions plan;
+  int threads = 1;  ///< of each rank
+};
+
+struct Group {
+  std::string name;
+  ModelOptions model;
+  std::vector<Contender> contenders;  ///< the first is the reference
+};
+
+struct Figures {
+  std::vector<double> seconds;           // of a step, over all rounds
+  std::vector<std::int64_t> peak_bytes;  // by rank
+  std::int64_t batch = 0;
+};
+
+void run_round(const Graph& graph, const Group& group, const Contender& contender, int steps, Figures& figures) {
+  const Plan plan = make_plan(graph, contender.plan);
+  const Shape& image = group.model.image;
+  const auto images = std::make_shared<SyntheticImages>(
+      SyntheticOptions{.classes = 10, .height = image.height, .width = image.width, .size = 256, .seed = 1});
+  figures.batch = plan.global_batch();
+  figures.peak_bytes.assign(static_cast<std::size_t>(plan.ranks()), 0);
+  run_thread_ranks(plan.ranks(), [&](Communicator& world) {
+    use_threads(contender.threads, world.size());
+    const auto account = std::make_shared<MemoryAccount>();
+    const MemoryScope scope(account);
+    Trainer trainer(graph, plan, {.steps = steps, .seed = 1, .loader_workers = 0}, images, &world);
+    trainer.step();  // pays for memory and the choice of kernels
+    for (int s = 0; s < steps; ++s) {
+      const StepReport report = trainer.step();
+      if (world.rank() == Rank{0}) figures.seconds.push_back(report.seconds);
+    }
+    figures.peak_bytes[static_cast<std::size_t>(world.rank().value)] = account->peak_bytes();
+  });
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::vector<Group> groups() {
+  const ModelOptions v2{.name = "resnet_v2", .image = {3, 512, 512}, .classes = 10, .depth = 110};
+  const ModelOptions r50{.name = "resnet50", .image = {3, 512, 512}, .classes = 10};
+  const ModelOptions stages{.name = "resnet_v2", .image = {3, 128, 128}, .classes = 10, .depth = 56};
+  std::vector<Group> out;
+  for (const auto& [name, model] : {std::pair{"spatial-resnet_v2", v2}, std::pair{"spatial-resnet50", r50}})
+    out.push_back({name,
+                   model,
+                   {{"one rank", {.batch_size = 1}, 2},
+                    {"1x2 tiles", {.batch_size = 1, .grid = "1x2"}},
+                    {"2x1 tiles", {.batch_size = 1, .grid = "2x1"}},
+                    {"2x2 tiles", {.batch_size = 1, .grid = "2x2"}},
+                    {"2x2 tiles + 1", {.batch_size = 1, .split_size = 2, .num_spatial_parts = "4"}}}});
+  out.push_back(
+      {"pipeline",
+       stages,
+       {{"layer parallelism", {.batch_size = 16, .split_size = 2}},
+        {"gpipe, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2, .schedule = "gpipe"}},
+        {"1f1b, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2}},
+        {"zero-bubble, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2, .schedule = "zero-bubble"}}}});
+  out.push_back({"pipeline-memory",
+                 stages,
+                 {{"gpipe, 4 stages", {.batch_size = 8, .parts = 8, .split_size = 4, .schedule = "gpipe"}},
+                  {"1f1b, 4 stages", {.batch_size = 8, .parts = 8, .split_size = 4}}}});
+  out.push_back({"replicas",
+                 stages,
+                 {{"one rank", {.batch_size = 16, .parts = 2}, 2}, {"2 replicas", {.batch_size = 8, .replicas = 2}}}});
+  out.push_back({"bidirectional-memory",
+                 stages,
+                 {{"gpipe, batch 4", {.batch_size = 4, .parts = 4, .split_size = 4, .schedule = "gpipe"}},
+                  {"1f1b, batch 4", {.batch_size = 4, .parts = 4, .split_size = 4}},
+                  {"gems-mast, batch 4", {.batch_size = 2, .parts = 2, .split_size = 4, .schedule = "gems-mast"}},
+                  {"gems-master x2, batch 4", {.batch_size = 1, .split_size = 4, .times = 2}},
+                  {"chimera, batch 4", {.batch_size = 4, .parts = 4, .split_size = 4, .schedule = "chimera"}}}});
+  return out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string only, json;
+  int rounds = 3, steps = 3;
+  CLI::App app{"Plans against each other"};
+  app.add_option("--group", only, "one group; all by default");
+  app.add_option("--rounds", rounds)->capture_default_str();
+  app.add_option("--steps", steps, "in each round, after one that does not count")->capture_default_str();
+  app.add_option("--json", json, "write the figures to this file");
+  CLI11_PARSE(app, argc, argv);
+  install_cpu_allocator();
+  nlohmann::ordered_json document;
+  for (const Group& group : groups()) {
+    if (!only.empty() && group.name != only) continue;
+    const Graph graph = builtin_models().build(group.model);
+    std::vector<Figures> figures(group.contenders.size());
+    for (int r = 0; r < rounds; ++r)
+      for (std::size_t c = 0; c < figures.size(); ++c) run_round(graph, group, group.contenders[c], steps, figures[c]);
+    Table table({"plan", "ranks x threads", "images/s", "speed ratio", "peak, first rank", "peak, largest",
+                 "ratio, first", "ratio, largest"});
+    const auto speed = [](const Figures& f) { return static_cast<double>(f.batch) / median(f.seconds); };
+    for (std::size_t c = 0; c < figures.size(); ++c) {
+      const Figures &f = figures[c], &reference = figures[0];
+      const auto largest = [](const Figures& x) { return *std::max_element(x.peak_bytes.begin(), x.peak_bytes.end()); };
+      const auto ratio = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
+      table.row({group.contenders[c].name, fmt::format("{} x {}", f.peak_bytes.size(), group.contenders[c].threads),
+                 fmt::format("{:.3f}", speed(f)), fmt::format("{:.2f}", speed(f) / speed(reference)),
+                 human_bytes(f.peak_bytes[0]), human_bytes(largest(f)),
+                 fmt::format("{:.3f}", ratio(f.peak_bytes[0], reference.peak_bytes[0])),
+                 fmt::format("{:.3f}", ratio(largest(f), largest(reference)))});
+      document[group.name].push_back({{"plan", group.contenders[c].name},
+                                      {"images_per_second", speed(f)},
+                                      {"speed_ratio", speed(f) / speed(reference)},
+                                      {"peak_bytes", f.peak_bytes}});
+    }
+    fmt::print("{}: {} at {}x{}\n{}\n", group.name, group.model.name, group.model.image.height, group.model.image.width,
+               table.str());
+    std::fflush(stdout);
+  }
+  if (!json.empty()) std::ofstream(json) << document.dump(2) << '\n';
+}
