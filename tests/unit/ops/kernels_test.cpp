@@ -256,6 +256,30 @@ TEST(Kernel, CrossEntropyEqualsAutograd) {
   EXPECT_LT(relative_error(kernel->input_gradients(args)[0].data, leaf.grad()), tolerance);
 }
 
+// oneDNN 2.6 gets the weight gradient of these wrong (docs/numerics.md).
+TEST(Kernel, StridedConvolutionsOfOnePixelAreRightInFloat32) {
+  torch::manual_seed(4);
+  Graph graph;
+  graph.conv(graph.input({4, 256, 256}), {.out = 8, .stride = 2}, "conv");
+  const Node& node = graph.nodes().back();
+  std::vector<torch::Tensor> weight_gradients;
+  const auto image = torch::randn({1, 4, 256, 256}, at::kDouble),
+             upstream = torch::randn({1, 8, 128, 128}, at::kDouble);
+  for (const auto dtype : {at::kDouble, at::kFloat}) {
+    const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), dtype, 7);
+    const auto kernel = make_kernel(graph, node, parameters.of(node));
+    const std::vector<Slab> inputs{{channels_last(image.to(dtype)), graph.nodes()[0].shape.box({0, 1})}};
+    const Box out = node.shape.box({0, 1});
+    PassInfo pass;
+    pass.options = dtype;
+    Saved saved;
+    BackwardArgs args{inputs, {}, {{channels_last(upstream.to(dtype)), out}}, {true}, {}, out, pass, saved};
+    for (int i = 0; i < 3; ++i) kernel->weight_gradients(args);
+    weight_gradients.push_back(parameters.of(node).gradients[0].to(at::kDouble));
+  }
+  EXPECT_LT(relative_error(weight_gradients[1], weight_gradients[0]), 1e-4);
+}
+
 TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
   Rig rig(8);
   Graph graph;
