@@ -1,13 +1,17 @@
 // Plans against each other on this machine, in one run: speed and peak bytes of tensors, as ratios to the first plan of
 // a group. Ranks are threads. Rounds alternate between the plans, because machines have other work.
 //
-//     bench_plans [--group NAME] [--rounds N] [--steps N] [--json FILE]
+//     bench_plans [--group NAME] [--rounds N] [--steps N] [--limit MIB] [--json FILE]
+//
+// The group largest-batch asks another question: how large a batch each schedule trains before a rank needs more than
+// the limit.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tessera/base/text.h"
 #include "tessera/comm/thread_communicator.h"
@@ -24,7 +28,6 @@ namespace {
 struct Contender {
   std::string name;
   PlanOptions plan;
-  int threads = 1;  ///< of each rank
 };
 
 struct Group {
@@ -36,8 +39,11 @@ struct Group {
 struct Figures {
   std::vector<double> seconds;           // of a step, over all rounds
   std::vector<std::int64_t> peak_bytes;  // by rank
+  std::vector<int> threads;              // by rank
   std::int64_t batch = 0;
 };
+
+std::int64_t largest(const Figures& f) { return *std::max_element(f.peak_bytes.begin(), f.peak_bytes.end()); }
 
 void run_round(const Graph& graph, const Group& group, const Contender& contender, int steps, Figures& figures) {
   const Plan plan = make_plan(graph, contender.plan);
@@ -46,8 +52,12 @@ void run_round(const Graph& graph, const Group& group, const Contender& contende
       SyntheticOptions{.classes = 10, .height = image.height, .width = image.width, .size = 256, .seed = 1});
   figures.batch = plan.global_batch();
   figures.peak_bytes.assign(static_cast<std::size_t>(plan.ranks()), 0);
+  figures.threads.assign(static_cast<std::size_t>(plan.ranks()), 1);
   run_thread_ranks(plan.ranks(), [&](Communicator& world) {
-    use_threads(contender.threads, world.size());
+    const auto me = static_cast<std::size_t>(world.rank().value);
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    figures.threads[me] = std::max(1, cores / plan.ranks_at_work_beside(world.rank().value));
+    use_threads(figures.threads[me], world.size());
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
     Trainer trainer(graph, plan, {.steps = steps, .seed = 1, .loader_workers = 0}, images, &world);
@@ -56,13 +66,50 @@ void run_round(const Graph& graph, const Group& group, const Contender& contende
       const StepReport report = trainer.step();
       if (world.rank() == Rank{0}) figures.seconds.push_back(report.seconds);
     }
-    figures.peak_bytes[static_cast<std::size_t>(world.rank().value)] = account->peak_bytes();
+    figures.peak_bytes[me] = account->peak_bytes();
   });
 }
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+// "5 x 1..2": so many ranks of so many threads.
+std::string ranks_and_threads(const Figures& f) {
+  const auto [fewest, most] = std::minmax_element(f.threads.begin(), f.threads.end());
+  return fmt::format("{} x {}", f.threads.size(), *fewest) + (*fewest == *most ? "" : fmt::format("..{}", *most));
+}
+
+// The largest effective batch, of the powers of two up to a bound, in micros of one sample on four stages.
+void print_largest_batches(double limit_mib) {
+  const Group group{"largest-batch", {.name = "resnet_v2", .image = {3, 128, 128}, .classes = 10, .depth = 56}, {}};
+  const Graph graph = builtin_models().build(group.model);
+  constexpr std::int64_t bound = 64;
+  Table table({"schedule", "largest batch", "its peak", "the next one's"});
+  for (const std::string schedule : {"gpipe", "1f1b", "gems-mast", "gems-master", "chimera"}) {
+    std::int64_t fits = 0, peak = 0, next = 0;
+    for (std::int64_t batch = 2; batch <= bound && next == 0; batch *= 2) {
+      PlanOptions plan{.batch_size = batch, .parts = batch, .split_size = 4, .schedule = schedule};
+      if (schedule == "gems-mast") plan.batch_size = plan.parts = batch / 2;
+      if (schedule == "gems-master") {
+        plan.batch_size = plan.parts = 1;
+        plan.times = batch / 2;
+      }
+      Figures figures;
+      run_round(graph, group, {schedule, plan}, 1, figures);
+      if (static_cast<double>(largest(figures)) > limit_mib * 1024 * 1024) {
+        next = largest(figures);
+      } else {
+        fits = batch;
+        peak = largest(figures);
+      }
+    }
+    table.row({schedule, fits == bound ? fmt::format("{} and more", fits) : std::to_string(fits),
+               fits > 0 ? human_bytes(peak) : "-", next > 0 ? human_bytes(next) : "-"});
+  }
+  fmt::print("{}: {} at {}x{}, 4 stages, micros of one image, at most {} MiB a rank\n{}\n", group.name, group.model.name,
+             group.model.image.height, group.model.image.width, limit_mib, table.str());
 }
 
 std::vector<Group> groups() {
@@ -73,7 +120,7 @@ std::vector<Group> groups() {
   for (const auto& [name, model] : {std::pair{"spatial-resnet_v2", v2}, std::pair{"spatial-resnet50", r50}})
     out.push_back({name,
                    model,
-                   {{"one rank", {.batch_size = 1}, 2},
+                   {{"one rank", {.batch_size = 1}},
                     {"1x2 tiles", {.batch_size = 1, .grid = "1x2"}},
                     {"2x1 tiles", {.batch_size = 1, .grid = "2x1"}},
                     {"2x2 tiles", {.batch_size = 1, .grid = "2x2"}},
@@ -91,7 +138,7 @@ std::vector<Group> groups() {
                   {"1f1b, 4 stages", {.batch_size = 8, .parts = 8, .split_size = 4}}}});
   out.push_back({"replicas",
                  stages,
-                 {{"one rank", {.batch_size = 16, .parts = 2}, 2}, {"2 replicas", {.batch_size = 8, .replicas = 2}}}});
+                 {{"one rank", {.batch_size = 16, .parts = 2}}, {"2 replicas", {.batch_size = 8, .replicas = 2}}}});
   out.push_back({"bidirectional-memory",
                  stages,
                  {{"gpipe, batch 4", {.batch_size = 4, .parts = 4, .split_size = 4, .schedule = "gpipe"}},
@@ -107,10 +154,12 @@ std::vector<Group> groups() {
 int main(int argc, char** argv) {
   std::string only, json;
   int rounds = 3, steps = 3;
+  double limit = 64;
   CLI::App app{"Plans against each other"};
   app.add_option("--group", only, "one group; all by default");
   app.add_option("--rounds", rounds)->capture_default_str();
   app.add_option("--steps", steps, "in each round, after one that does not count")->capture_default_str();
+  app.add_option("--limit", limit, "largest-batch: MiB of a rank")->capture_default_str();
   app.add_option("--json", json, "write the figures to this file");
   CLI11_PARSE(app, argc, argv);
   install_cpu_allocator();
@@ -126,9 +175,8 @@ int main(int argc, char** argv) {
     const auto speed = [](const Figures& f) { return static_cast<double>(f.batch) / median(f.seconds); };
     for (std::size_t c = 0; c < figures.size(); ++c) {
       const Figures &f = figures[c], &reference = figures[0];
-      const auto largest = [](const Figures& x) { return *std::max_element(x.peak_bytes.begin(), x.peak_bytes.end()); };
       const auto ratio = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
-      table.row({group.contenders[c].name, fmt::format("{} x {}", f.peak_bytes.size(), group.contenders[c].threads),
+      table.row({group.contenders[c].name, ranks_and_threads(f),
                  fmt::format("{:.3f}", speed(f)), fmt::format("{:.2f}", speed(f) / speed(reference)),
                  human_bytes(f.peak_bytes[0]), human_bytes(largest(f)),
                  fmt::format("{:.3f}", ratio(f.peak_bytes[0], reference.peak_bytes[0])),
@@ -142,5 +190,6 @@ int main(int argc, char** argv) {
                table.str());
     std::fflush(stdout);
   }
+  if (only.empty() || only == "largest-batch") print_largest_batches(limit);
   if (!json.empty()) std::ofstream(json) << document.dump(2) << '\n';
 }

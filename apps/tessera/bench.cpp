@@ -9,6 +9,7 @@
 #include "tessera/base/text.h"
 #include "tessera/io/trace.h"
 #include "tessera/oracle/verify.h"
+#include "tessera/schedule/simulator.h"
 
 namespace tessera {
 namespace {
@@ -68,6 +69,9 @@ void run_bench(Options& options, const std::string& family, const ModelRegistry&
   fmt::print("{} (median of {} steps; {} to {}), loss {:.4f} -> {:.4f}\n{}", human_speed(speed.median),
              report.steps.size() - 1, human_speed(speed.low), human_speed(speed.high), report.steps.front().loss,
              report.steps.back().loss, breakdown_table(report, job.plan));
+  if (job.plan.stages.size() > 1)
+    fmt::print("idle: {:.0f} % of the ranks' time; simulated {:.0f} %\n", 100 * idle_share(report),
+               100 * simulate(job.plan, make_schedule(job.plan), stage_costs(job.plan, job.graph)).idle());
   if (!options.json.empty()) write_report(options.json, report, job.plan, job.graph);
   if (!options.trace.empty()) write_trace(options.trace, report, job.plan, job.graph);
 }

@@ -6,9 +6,11 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/data/cifar10.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/data/vips_images.h"
+#include "tessera/runtime/footprint.h"
 
 namespace tessera {
 namespace {
@@ -225,7 +227,12 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--threads", o.threads, "threads of each rank; all cores shared out by default")->group(group);
+  command.add_option("--threads", o.threads, "threads of each rank; by default the cores are shared out to the ranks that work at the same time")->group(group);
+  command
+      .add_option("--memory-limit", o.memory_limit,
+                  "refuse a plan in which a rank needs more than this, by estimate: 8GiB, 500MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->group(group);
   command.add_option("--recompute", o.recompute, "what backward makes again to save memory: norm, none")
       ->check(CLI::IsMember({"none", "norm"}))
       ->capture_default_str()
@@ -236,6 +243,34 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_flag("-v,--verbose", o.verbose, "print the plan and every step")->group(group);
   command.add_flag("--quiet", o.quiet, "print errors only")->group(group);
 }
+
+MemoryNeeds memory_needs(const Job& job, const Options& o) {
+  const std::string& rule = o.train.optimizer.name;
+  const double states = rule != "sgd" ? 2 : o.train.optimizer.momentum != 0 ? 1 : 0;
+  return predicted_memory(job.plan, job.graph,
+                          {.element_bytes = o.dtype == "float64" ? 8.0 : 4.0,
+                           .states = states,
+                           .recompute = o.train.recompute});
+}
+
+namespace {
+
+void check_memory(const Job& job, const Options& o) {
+  const MemoryNeeds needs = memory_needs(job, o);
+  const auto most = std::max_element(needs.begin(), needs.end()) - needs.begin();
+  const auto bytes = static_cast<std::int64_t>(needs[static_cast<std::size_t>(most)]);
+  if (bytes <= static_cast<std::int64_t>(*o.memory_limit)) return;
+  std::vector<std::string> stages;
+  for (const auto& place : job.plan.places_of(static_cast<int>(most)))
+    stages.push_back(concat(place.stage, place.direction == Direction::up ? " of the direction up" : ""));
+  throw UsageError(concat("rank ", most, " needs about ", human_bytes(bytes), " for stage ", join(stages, " and stage "),
+                          ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)),
+                          "; use more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
+                          job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction"
+                                                   : ", or --balance-by memory"));
+}
+
+}  // namespace
 
 Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_started, int ranks_on_node) {
   Problems problems;
@@ -263,8 +298,9 @@ Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_s
   job.steps = o.steps.value_or(o.num_epochs * (job.images->size() / batch));
   o.train.steps = job.steps;
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int sharing = ranks_started ? ranks_on_node : job.plan.ranks();
-  job.threads = o.threads.value_or(std::max(1, cores / std::max(1, sharing)));
+  for (int rank = 0; rank < job.plan.ranks(); ++rank)
+    job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));
+  if (o.memory_limit) check_memory(job, o);
   return job;
 }
 

@@ -37,6 +37,7 @@ struct Options {
   // How it is run and shown.
   std::string device = "cpu";
   std::optional<int> threads;
+  std::optional<std::uint64_t> memory_limit;
   std::string recompute = "norm";
   std::string json;
   std::string trace;
@@ -60,8 +61,12 @@ struct Job {
   Plan plan;
   std::shared_ptr<const ImageSource> images;
   std::int64_t steps = 0;
-  int threads = 1;
+  std::vector<int> threads;  ///< by rank
 };
+
+/// Bytes that each rank of a replica needs, about.
+using MemoryNeeds = std::vector<double>;
+MemoryNeeds memory_needs(const Job& job, const Options& options);
 
 /// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.
 Job make_job(Options& options, const ModelRegistry& models, std::optional<int> ranks_started, int ranks_on_node);

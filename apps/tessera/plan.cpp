@@ -11,6 +11,15 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
   const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
   if (!launch.speaks()) return;
   fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  Table memory({"rank", "stages", "memory, estimated"});
+  const MemoryNeeds needs = memory_needs(job, options);
+  for (std::size_t r = 0; r < needs.size(); ++r) {
+    std::vector<std::string> stages;
+    for (const auto& place : job.plan.places_of(static_cast<int>(r)))
+      stages.push_back(fmt::format("{}{}", place.stage, place.direction == Direction::up ? "'" : ""));
+    memory.row({std::to_string(r), join(stages, " "), human_bytes(static_cast<std::int64_t>(needs[r]))});
+  }
+  fmt::print("\n{}", memory.str());
   if (options.timeline)
     fmt::print("\n{}",
                timeline(job.plan, simulate(job.plan, make_schedule(job.plan), stage_costs(job.plan, job.graph))));

@@ -63,7 +63,7 @@ std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& min
 }
 
 void train_rank(const Options& options, const Job& job, const RunOptions& run, Communicator& world, RunReport& report) {
-  use_threads(job.threads, run.ranks_in_process);
+  use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], run.ranks_in_process);
   const auto account = std::make_shared<MemoryAccount>();
   const MemoryScope scope(account);
   const bool speaks = world.rank() == Rank{0};
@@ -112,7 +112,7 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
   Verification result;
   launch.run(job.plan.ranks(), [&](Communicator& world) {
-    use_threads(job.threads, launch.ranks_are_threads() ? job.plan.ranks() : 1);
+    use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], launch.ranks_are_threads() ? job.plan.ranks() : 1);
     Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
     if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);
   });
@@ -145,6 +145,16 @@ std::string breakdown_table(const RunReport& report, const Plan& plan) {
     table.row(row);
   }
   return table.str();
+}
+
+double idle_share(const RunReport& report) {
+  double idle = 0, all = 0;
+  for (std::size_t r = 0; r < report.rank_parts.size(); ++r) {
+    for (const Part part : {Part::waiting, Part::transfers, Part::sync})
+      idle += report.rank_parts[r][static_cast<std::size_t>(part)];
+    all += report.rank_seconds[r];
+  }
+  return all > 0 ? idle / all : 0;
 }
 
 std::string human_speed(double speed) {

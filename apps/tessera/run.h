@@ -23,6 +23,9 @@ VerifyReport run_verification(const Options& options, const Job& job, const Laun
 /// Where the step's time went and how much memory it took, a row a rank.
 std::string breakdown_table(const RunReport& report, const Plan& plan);
 
+/// The share of all ranks' time in which they waited for other stages, the end of the step included.
+double idle_share(const RunReport& report);
+
 /// "1.23 images/s", with as many digits as tell something.
 std::string human_speed(double images_per_second);
 

@@ -11,10 +11,12 @@ namespace tessera {
 namespace {
 
 void describe(const Options& options, const Job& job) {
+  const auto [fewest, most] = std::minmax_element(job.threads.begin(), job.threads.end());
+  const std::string threads = *fewest == *most ? std::to_string(*fewest) : fmt::format("{} to {}", *fewest, *most);
   fmt::print("{} on {}, {} trainable parameters, {}, {} {} of {} {}, batch {}\n", options.model.name,
              job.images->describe(), human_count(static_cast<double>(job.graph.trainable_elements())), options.dtype,
-             job.plan.ranks(), job.plan.ranks() == 1 ? "rank" : "ranks", job.threads,
-             job.threads == 1 ? "thread" : "threads", job.plan.global_batch());
+             job.plan.ranks(), job.plan.ranks() == 1 ? "rank" : "ranks", threads, threads == "1" ? "thread" : "threads",
+             job.plan.global_batch());
   if (options.verbose) fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
   std::fflush(stdout);
 }

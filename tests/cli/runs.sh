@@ -44,4 +44,27 @@ grep -q "modell" "$work/log" || fail "the unknown name is not told"
 losses() { "$tessera" train "${small[@]}" --steps 3 --quiet --dtype float64 --json "$work/l.json" "$@" &&
   python3 -c "import json; print([s['loss'] for s in json.load(open('$work/l.json'))['steps']])"; }
 [ "$(losses --num-workers 0)" = "$(losses --num-workers 3)" ] || fail "losses depend on --num-workers"
+# A trace of five ranks (four tiles and one behind them) has every action of every step once, and the predicted ones.
+"$tessera" train --model resnet_v1 --depth 8 --image-size 32 --batch-size 4 --steps 2 --parts 2 --split-size 2 --num-spatial-parts 4 --quiet \
+  --trace "$work/trace.json"
+python3 - "$work/trace.json" <<'P'
+import collections, json, sys
+events = [e for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X"]
+def count(process):
+    return collections.Counter((e["tid"], e["args"]["step"], e["cat"], e["args"]["micro"]) for e in events if e["pid"] == process)
+def wanted(steps):
+    return collections.Counter({(rank, step, kind, micro): 1 for rank in range(5) for step in steps
+                                for kind, micros in (("forward", 2), ("backward", 2), ("step", 1)) for micro in range(micros)})
+assert count(1) == wanted([1, 2]), count(1) - wanted([1, 2]) or wanted([1, 2]) - count(1)
+assert count(2) == wanted([2]), count(2)
+assert all(e["ts"] >= 0 and e["dur"] >= 0 and e["args"]["stage"] == (e["tid"] == 4) for e in events if e["cat"] != "step")
+for rank in range(5):  # a rank does one thing after the other
+    mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["pid"] == 1 and e["tid"] == rank)
+    assert all(a[1] <= b[0] + 1 for a, b in zip(mine, mine[1:])), mine
+P
+
+# An estimate of memory is printed, and a limit holds.
+says "memory, estimated" "$tessera" plan "${small[@]}" --split-size 2 --schedule gems-mast
+says "memory, estimated" "$tessera" plan "${small[@]}" --memory-limit 1GiB
+
 echo "all runs are well"

@@ -37,11 +37,7 @@ void Movement::finish() {
   // Messages help each other along: looking at all of them lets sends complete, and early arrivals be unpacked, while
   // the others are on their way. Whoever is still missing then is waited for, with a time-out.
   constexpr int looks = 64;
-  for (int look = 0, missing = 1; look < looks && missing > 0; ++look) {
-    missing = 0;
-    for (Pending& send : sends_) missing += send.test() ? 0 : 1;
-    for (Arrival& arrival : arrivals_) missing += arrival.pending.test() ? 0 : 1;
-  }
+  for (int look = 0; look < looks && !test(); ++look) continue;
   for (Arrival& arrival : arrivals_) {
     arrival.pending.wait();
     add_region(arrival.target, arrival.staged);
@@ -49,6 +45,13 @@ void Movement::finish() {
   arrivals_.clear();
   for (Pending& send : sends_) send.wait();
   sends_.clear();
+}
+
+bool Movement::test() {
+  bool all = true;
+  for (Pending& send : sends_) all = send.test() && all;
+  for (Arrival& arrival : arrivals_) all = arrival.pending.test() && all;
+  return all;
 }
 
 Exchange::Exchange(const Partition& have, const std::vector<Box>& need, Rank me) {

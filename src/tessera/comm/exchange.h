@@ -15,6 +15,8 @@ class Movement {
   /// Waits for all messages. The gradients of a transpose are added here, in the order of the peers' ranks. Nothing to
   /// do the second time.
   void finish();
+  /// True when finish() would not wait for a peer.
+  bool test();
 
  private:
   friend class Exchange;

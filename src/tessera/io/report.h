@@ -24,7 +24,7 @@ Spread images_per_second(const std::vector<StepReport>& steps, std::int64_t batc
 struct RunReport {
   std::vector<std::string> command;
   std::string model, dtype;
-  int threads = 0;
+  std::vector<int> threads;  ///< by rank
   std::vector<StepReport> steps;
   std::vector<std::int64_t> peak_bytes;  ///< of tensors, by rank
   // Means over all steps but the first, by rank.

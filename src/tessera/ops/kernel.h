@@ -82,6 +82,8 @@ struct BackwardArgs {
   Box owned;  ///< as in forward
   const PassInfo& pass;
   Saved& saved;
+  /// Does a piece of other work while messages are under way; false where there is none left.
+  std::function<bool()> meanwhile = {};
 };
 
 /// What backward wants to see again.

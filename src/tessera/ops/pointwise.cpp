@@ -64,10 +64,10 @@ std::vector<loops::Moments> combined(const std::vector<loops::Moments>& mine, co
 }
 
 // The backward sums of all terms over a group, in one message.
-std::vector<loops::GradientSums> summed(std::vector<loops::GradientSums> sums, const KernelGroups& groups) {
+std::vector<loops::GradientSums> summed(std::vector<loops::GradientSums> sums, const KernelGroups& groups,
+                                        const std::function<bool()>& meanwhile) {
   Communicator* const group = groups.norm;
   if (group == nullptr || sums.empty()) return sums;
-  const Meter::Timed timed(groups.meter, Part::norms);
   const auto channels = static_cast<std::int64_t>(sums[0].g.size());
   at::Tensor all = at::empty({static_cast<std::int64_t>(sums.size()), 2, channels}, at::kDouble);
   double* to = all.data_ptr<double>();
@@ -75,7 +75,10 @@ std::vector<loops::GradientSums> summed(std::vector<loops::GradientSums> sums, c
     to = std::copy(s.g.begin(), s.g.end(), to);
     to = std::copy(s.gx.begin(), s.gx.end(), to);
   }
-  group->all_reduce(all).wait();
+  Pending pending = group->all_reduce(all);
+  while (meanwhile && !pending.test() && meanwhile()) continue;
+  const Meter::Timed timed(groups.meter, Part::norms);
+  pending.wait();
   const double* from = all.data_ptr<double>();
   for (auto& s : sums) {
     s.g.assign(from, from + channels);
@@ -156,7 +159,7 @@ class PointwiseKernel final : public Kernel {
     std::vector<Slab> out(options_.terms.size());
     for (std::size_t t = 0; t < out.size(); ++t)
       if (!options_.terms[t].norm) out[t] = {g, box};
-    const auto total = summed(sums, args.pass.groups);
+    const auto total = summed(sums, args.pass.groups, args.meanwhile);
     for (std::size_t t = 0, n = 0; t < out.size(); ++t) {
       if (!options_.terms[t].norm) continue;
       add_weight_gradients(options_.terms[t], sums[n], args.saved[3 * n + 1]);

@@ -265,6 +265,15 @@ std::vector<Plan::Place> Plan::places_of(int rank) const {
   return places;
 }
 
+int Plan::ranks_at_work_beside(int rank) const {
+  const int one = ranks_per_replica(), node = ranks_per_node > 0 ? static_cast<int>(ranks_per_node) : ranks();
+  const bool turns = micros() == 1;
+  int count = 0;
+  for (int r = rank / node * node; r < std::min(ranks(), (rank / node + 1) * node); ++r)
+    count += !turns || places_of(r % one)[0].stage == places_of(rank % one)[0].stage ? 1 : 0;
+  return count;
+}
+
 void check_plan_options(const PlanOptions& o) {
   Problems problems;
   check_numbers(o, problems);

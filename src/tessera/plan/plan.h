@@ -114,6 +114,9 @@ struct Plan {
   };
   /// One a direction.
   std::vector<Place> places_of(int rank_in_replica) const;
+  /// How many ranks of this rank's node, itself included, work at the same time: those of its stage where the stages
+  /// take turns (one micro and one direction), otherwise all. They share the node's cores.
+  int ranks_at_work_beside(int rank) const;
 };
 
 /// What is wrong with the options whatever the network is. Throws UsageError.

@@ -56,6 +56,9 @@ Box without_strips(Box tile, const std::vector<Box>& strips) {
   return tile;
 }
 
+// More would hold much memory; these outlast the messages of a block of layers.
+constexpr std::size_t most_put_off = 3;
+
 at::Tensor data_in(const Slab& slab, const Box& box) { return box.empty() ? at::Tensor() : narrowed(slab, box).data; }
 
 }  // namespace
@@ -139,6 +142,7 @@ void Executor::expect_values(MicroState& state, int micro, const at::TensorOptio
 }
 
 double Executor::forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass) {
+  let_go_of_sent();
   expect_values(state, micro, pass.options);
   state.pass = std::move(pass);
   if (images.defined() && !image_box().empty())
@@ -200,11 +204,11 @@ void Executor::exchange_margin(MicroState& state, int v) const {
                                                     data_in(slab, boxes(v).held), tag(state, margin->second, false));
 }
 
-void Executor::send_away(MicroState& state, int v) const {
+void Executor::send_away(MicroState& state, int v) {
   const Meter::Timed timed(wiring_.meter, Part::transfers);
   for (auto [link, end] = departures_.equal_range(v); link != end; ++link)
-    state.leaving.push_back(link->second.exchange.start(*wiring_.pipeline, data_in(value(state, v), boxes(v).owned), {},
-                                                        tag(state, link->second, false)));
+    outbox_.push_back(link->second.exchange.start(*wiring_.pipeline, data_in(value(state, v), boxes(v).owned), {},
+                                                  tag(state, link->second, false)));
 }
 
 void Executor::settle(MicroState& state, int v) const {
@@ -245,6 +249,7 @@ void Executor::expect_gradients(MicroState& state) {
 }
 
 void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone& done) {
+  let_go_of_sent();
   expect_gradients(state);
   if (makes_loss()) {
     const Slab& losses = value(state, program_.steps.back().output);
@@ -254,12 +259,11 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
   }
   for (std::size_t s = program_.steps.size(); s-- > 0;) {
     backward_step(state, s, defer_weights);
-    if (done && !defer_weights) done(program_.steps[s].complete_from);
-  }
-  // Later stages have sent their gradients, so what they were sent has long arrived.
-  {
-    const Meter::Timed timed(wiring_.meter, Part::transfers);
-    for (Movement& movement : state.leaving) movement.finish();
+    if (defer_weights) continue;
+    if (s == 0)
+      while (fill_wait(state)) continue;
+    const std::size_t complete = state.deferred.empty() ? s : state.deferred.front().step + 1;
+    if (done && complete < program_.steps.size()) done(program_.steps[complete].complete_from);
   }
   if (!defer_weights) {
     state = {};
@@ -271,25 +275,36 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
   state = std::move(rest);
 }
 
+bool Executor::fill_wait(MicroState& state) {
+  if (state.deferred.empty()) return false;
+  auto [s, inputs, gradients] = std::move(state.deferred.front());
+  state.deferred.erase(state.deferred.begin());
+  Step& step = program_.steps[s];
+  Saved none;
+  BackwardArgs args{.inputs = inputs,
+                    .output = {},
+                    .gradients = std::move(gradients),
+                    .wanted = {},
+                    .addends = {},
+                    .owned = owned_box(step),
+                    .pass = state.pass,
+                    .saved = none};
+  step.kernel->weight_gradients(args);
+  return true;
+}
+
 void Executor::weight_gradients(MicroState& state, const WeightsDone& done) {
-  for (auto& [s, inputs, gradients] : state.deferred) {
-    Step& step = program_.steps[s];
-    Saved none;
-    BackwardArgs args{.inputs = inputs,
-                      .output = {},
-                      .gradients = std::move(gradients),
-                      .wanted = {},
-                      .addends = {},
-                      .owned = owned_box(step),
-                      .pass = state.pass,
-                      .saved = none};
-    step.kernel->weight_gradients(args);
-    args.gradients.clear();
-    inputs.clear();
-    if (done) done(step.complete_from);
+  while (!state.deferred.empty()) {
+    const std::size_t s = state.deferred.front().step;
+    fill_wait(state);
+    if (done) done(program_.steps[s].complete_from);
   }
   if (done) done(program_.steps.front().complete_from);
   state = {};
+}
+
+void Executor::let_go_of_sent() {
+  std::erase_if(outbox_, [](Movement& movement) { return movement.test(); });
 }
 
 void Executor::flush() {
@@ -301,7 +316,7 @@ void Executor::flush() {
 void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weights) {
   Step& step = program_.steps[s];
   std::vector<Slab> inputs, gradients;
-  if (runs(step)) gradients = take_gradients(state, step);
+  if (runs(step)) gradients = take_gradients(state, step, defer_weights);
   const bool active = !gradients.empty() || (step.reduces && runs(step));
   if (active) {
     for (std::size_t i = 0; i < step.inputs.size(); ++i)
@@ -316,33 +331,35 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
                       .addends = {},
                       .owned = owned_box(step),
                       .pass = state.pass,
-                      .saved = state.saved[s]};
+                      .saved = state.saved[s],
+                      .meanwhile = [&] { return !defer_weights && fill_wait(state); }};
     bool any = false;
     for (int v : step.inputs) {
       args.wanted.push_back(v != 0);  // nobody asks for the gradient of the images
       any = any || v != 0;
     }
-    const auto weights = [&] {
-      if (!step.kernel->has_weights()) return;
-      if (defer_weights)
+    // Weight gradients are what there is to do while messages travel, so some are put off until somebody waits; the
+    // rank that is ahead does more of them there. Without company they come first, while the input's gradient takes no
+    // memory yet.
+    if (step.kernel->has_weights()) {
+      const bool waits = wiring_.pipeline != nullptr && (!margins_.empty() || state.pass.groups.norm != nullptr);
+      const bool travels = std::any_of(step.completes.begin(), step.completes.end(),
+                                       [&](int v) { return arrivals_.contains(v); });
+      if (defer_weights || waits || travels)
         state.deferred.push_back({s, inputs, args.gradients});
       else
         step.kernel->weight_gradients(args);
-    };
-    // Gradients that travel go before the weights' turn comes: that work hides their way. Otherwise the weights come
-    // first, while the input's gradient takes no memory yet.
-    const bool travels = std::any_of(step.completes.begin(), step.completes.end(),
-                                     [&](int v) { return margins_.contains(v) || arrivals_.contains(v); });
-    if (!travels) weights();
+    }
     if (any) {
       args.addends = take_addends(state, step);
       auto terms = step.kernel->input_gradients(args);
-      if (!travels) args.gradients.clear();
+      args.gradients.clear();
       for (std::size_t i = 0; i < step.inputs.size(); ++i)
         if (args.wanted[i]) accumulate(state, step.inputs[i], std::move(terms[i]));
     }
     for (int v : step.completes) send_back(state, v);
-    if (travels) weights();
+    if (!defer_weights)
+      while (state.deferred.size() > most_put_off) fill_wait(state);
   } else {
     for (int v : step.completes) send_back(state, v);
   }
@@ -366,9 +383,10 @@ void Executor::restore(MicroState& state, int v) {
   }
 }
 
-std::vector<Slab> Executor::take_gradients(MicroState& state, const Step& step) const {
+std::vector<Slab> Executor::take_gradients(MicroState& state, const Step& step, bool defer_weights) {
   const int v = step.output;
   for (auto [it, end] = state.returning.equal_range(v); it != end; it = state.returning.erase(it)) {
+    while (!defer_weights && !it->second.movement.test() && fill_wait(state)) continue;
     {
       const Meter::Timed timed(wiring_.meter, margins_.contains(v) ? Part::margins : Part::waiting);
       it->second.movement.finish();

@@ -22,7 +22,6 @@ struct MicroState {
   std::vector<Saved> saved;                  ///< by step
   std::map<int, Movement> arriving;          ///< by value: margins, or the value from another stage, under way
   std::map<int, std::vector<Slab>> margins;  ///< of values that are thrown away and made again: what others sent
-  std::vector<Movement> leaving;             ///< values on their way to later stages
 
   /// A gradient under way to this member: from neighbours (margins) or later stages.
   struct Returning {
@@ -37,7 +36,7 @@ struct MicroState {
     std::size_t step;
     std::vector<Slab> inputs, gradients;
   };
-  std::vector<Deferred> deferred;
+  std::vector<Deferred> deferred;  ///< the oldest first
 };
 
 /// Where a stage's member stands among the others. All must outlive the executor.
@@ -102,17 +101,21 @@ class Executor {
   template <class Make>
   void make_framed(MicroState& state, int v, const Make& make) const;
   void exchange_margin(MicroState& state, int v) const;
-  void send_away(MicroState& state, int v) const;
+  void send_away(MicroState& state, int v);
   /// Waits for what is under way to this value.
   void settle(MicroState& state, int v) const;
   void release(MicroState& state, int v) const;
+  /// Frees what has arrived where it was sent.
+  void let_go_of_sent();
   /// Makes a value again that was thrown away in forward.
   void restore(MicroState& state, int v);
   std::vector<Slab> gather(const MicroState& state, const Step& step) const;
 
   void backward_step(MicroState& state, std::size_t s, bool defer_weights);
+  /// Does the oldest weight gradient that was put off; false where there is none.
+  bool fill_wait(MicroState& state);
   /// The output's gradient in the form that the step's kernel takes, all over the box that was made.
-  std::vector<Slab> take_gradients(MicroState& state, const Step& step) const;
+  std::vector<Slab> take_gradients(MicroState& state, const Step& step, bool defer_weights);
   /// What the step's kernel adds to its inputs' gradients while it writes them.
   std::vector<Slab> take_addends(MicroState& state, const Step& step) const;
   void accumulate(MicroState& state, int v, Slab term) const;
@@ -128,7 +131,7 @@ class Executor {
   std::vector<std::vector<bool>> waits_;    // by step and input: whether it looks beyond what is made here
   std::map<int, Link> margins_, arrivals_;  // by value
   std::multimap<int, Link> departures_;     // by value
-  std::vector<Movement> outbox_;            // gradients on their way to earlier stages
+  std::vector<Movement> outbox_;            // values and gradients on their way to other stages
 };
 
 }  // namespace tessera

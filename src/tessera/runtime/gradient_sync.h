@@ -1,6 +1,8 @@
 // Adds up what the copies of a stage's parameters have gathered in a step: gradients, and shares of the statistics.
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -9,8 +11,8 @@
 
 namespace tessera {
 
-/// Works on one flat tensor, in buckets. Backward completes the tensor from its end; a bucket is under way as soon as
-/// it is complete, while backward goes on. All copies get the same bits.
+/// Works on one flat tensor, in buckets of a fixed size: ranks need not be equally far. Backward completes the tensor
+/// from its end; a bucket is under way as soon as it is complete, while backward goes on. All copies get the same bits.
 class GradientSync {
  public:
   /// `copies`: the ranks that hold these parameters; null when there is one only. `node`: a number that ranks of one
@@ -25,13 +27,24 @@ class GradientSync {
   int copies() const { return copies_ ? copies_->size() : 1; }
 
  private:
-  void start(const at::Tensor& bucket);
+  struct Bucket {
+    at::Tensor data;
+    Pending pending;
+    std::size_t phase = 0;
+  };
+
+  /// The last `elements` of those that are not under way.
+  void start(std::int64_t elements);
+  /// Takes buckets through their phases, as far as done(pending) lets them.
+  template <class Done>
+  void advance(const Done& done);
 
   at::Tensor sums_;
   std::unique_ptr<Communicator> copies_;
-  std::unique_ptr<Communicator> node_, masters_;  // hierarchical only; masters_ on each node's first rank
-  std::int64_t started_from_;                     // everything from here on is under way
-  std::vector<Pending> pending_;
+  std::unique_ptr<Communicator> node_, masters_, back_;  // hierarchical only; masters_ on each node's first rank
+  std::vector<std::function<Pending(const at::Tensor&)>> phases_;  // what is done to a bucket, one after the other
+  std::int64_t started_from_;                                      // everything from here on is under way
+  std::deque<Bucket> buckets_;
 };
 
 }  // namespace tessera

@@ -176,6 +176,17 @@ std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompu
 
 }  // namespace
 
+double kept_elements(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout,
+                     Recompute recompute) {
+  auto drafts = Grouping(graph, stage, layout).run();
+  const auto keep = decide(graph, drafts, recompute);
+  double elements = 0;
+  for (std::size_t v = 0; v < keep.size(); ++v)
+    if (keep[v] == Keep::stored && layout[v].used())
+      elements += static_cast<double>(layout[v].frame[0].volume() * graph.nodes()[v].shape.channels);
+  return elements;
+}
+
 Program::Program(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout,
                  const Parameters& parameters, Recompute recompute)
     : producer(graph.nodes().size(), -1) {

@@ -36,6 +36,11 @@ struct Step {
   std::vector<int> completes;
 };
 
+/// Elements that a micro keeps from forward to backward on the stage's first member, which has no smaller tile than the
+/// others.
+double kept_elements(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout,
+                     Recompute recompute);
+
 struct Program {
   /// Point-wise nodes (batch norm, add, ReLU) are fused as far as their inner values have no other reader.
   Program(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout, const Parameters& parameters,

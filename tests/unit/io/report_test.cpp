@@ -28,7 +28,7 @@ class Report : public testing::Test {
 };
 
 TEST_F(Report, HoldsPlanStepsSpeedAndMemory) {
-  RunReport report{.command = {"tessera", "train"}, .model = "resnet_v1", .dtype = "float32", .threads = 2};
+  RunReport report{.command = {"tessera", "train"}, .model = "resnet_v1", .dtype = "float32", .threads = {2}};
   for (int i = 0; i < 5; ++i) report.steps.push_back({.step = i, .loss = 2.0 - i, .seconds = i == 0 ? 100.0 : 0.5});
   report.peak_bytes = {1234};
   write_report((folder_ / "run.json").string(), report, plan_, graph_);

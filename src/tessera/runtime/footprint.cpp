@@ -1,0 +1,79 @@
+#include "tessera/runtime/footprint.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/schedule/simulator.h"
+
+namespace tessera {
+namespace {
+
+// A value and its gradient on their way through a step, and what is made again for it.
+constexpr double tensors_at_work = 4;
+
+// Receives of the next two actions are posted ahead, and what one action sent may still be on its way.
+constexpr double messages_under_way = 2;
+
+// Elements of the largest value of a stage, on its largest member.
+double largest_value(const Graph& graph, const std::vector<ValueLayout>& layout) {
+  double largest = 0;
+  for (std::size_t v = 0; v < layout.size(); ++v)
+    for (const Box& frame : layout[v].frame)
+      largest = std::max(largest, static_cast<double>(frame.volume() * graph.nodes()[v].shape.channels));
+  return largest;
+}
+
+// Elements that come to a stage, or leave it, for one micro and on its largest member. The gradient goes the other way.
+double travelling(const Graph& graph, const Layout& layout, int stage) {
+  double in = 0, out = 0;
+  const auto most = [&](const std::vector<Box>& boxes, int v) {
+    std::int64_t volume = 0;
+    for (const Box& box : boxes) volume = std::max(volume, box.volume());
+    return static_cast<double>(volume * graph.shape({v}).channels);
+  };
+  for (const Transfer& t : layout.transfers) {
+    if (t.from == t.to) continue;
+    if (t.to == stage) in += most(layout.at(stage, t.value).frame, t.value);
+    if (t.from == stage) out += most(layout.at(stage, t.value).owned, t.value);
+  }
+  return in + out;
+}
+
+}  // namespace
+
+std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options) {
+  const Layout layout = make_layout(graph, plan);
+  std::vector<StageCost> costs = stage_costs(plan, graph);
+  std::vector<double> parameters, at_work;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    costs[s].live = kept_elements(graph, stage, layout.stages[s], options.recompute);
+    at_work.push_back(tensors_at_work * largest_value(graph, layout.stages[s]) +
+                      messages_under_way * travelling(graph, layout, static_cast<int>(s)));
+    double elements = 0;
+    for (int n = stage.first_node; n < stage.end_node; ++n)
+      for (const auto& spec : graph.nodes()[static_cast<std::size_t>(n)].parameters)
+        elements += static_cast<double>(spec.elements()) * (2 + (spec.trainable ? options.states : 0));
+    parameters.push_back(elements);
+  }
+  const Simulation simulation = simulate(plan, make_schedule(plan), costs);
+  std::vector<double> bytes;
+  for (int rank = 0; rank < plan.ranks_per_replica(); ++rank) {
+    double elements = simulation.ranks[static_cast<std::size_t>(rank)].live_cost;
+    std::set<int> stages;
+    for (const auto& place : plan.places_of(rank)) {
+      stages.insert(place.stage);
+      elements += at_work[static_cast<std::size_t>(place.stage)];
+      // The batch that is trained on, and the one that is read ahead.
+      const auto& images = layout.at(place.stage, 0);
+      if (images.used())
+        elements += 2.0 * static_cast<double>(images.held[0].volume() * graph.shape({0}).channels *
+                                              plan.micros(place.direction));
+    }
+    for (const int s : stages) elements += parameters[static_cast<std::size_t>(s)];
+    bytes.push_back(elements * options.element_bytes);
+  }
+  return bytes;
+}
+
+}  // namespace tessera

@@ -1,0 +1,54 @@
+// The estimate against what runs really take.
+#include "tessera/runtime/footprint.h"
+
+#include <gtest/gtest.h>
+
+#include "tessera/comm/thread_communicator.h"
+#include "tessera/data/synthetic.h"
+#include "tessera/models/registry.h"
+#include "tessera/runtime/memory.h"
+#include "tessera/runtime/trainer.h"
+
+namespace tessera {
+namespace {
+
+struct Case {
+  std::string name;
+  PlanOptions plan;
+};
+
+class Footprint : public testing::TestWithParam<Case> {};
+
+TEST_P(Footprint, IsNearTheMeasuredPeakOnEveryRank) {
+  install_cpu_allocator();
+  const Graph graph = builtin_models().build({.name = "resnet_v2", .image = {3, 96, 96}, .classes = 10, .depth = 29});
+  const Plan plan = make_plan(graph, GetParam().plan);
+  const auto predicted = predicted_memory(plan, graph, {.element_bytes = 8});
+  const auto images = std::make_shared<SyntheticImages>(
+      SyntheticOptions{.classes = 10, .height = 96, .width = 96, .size = 64, .seed = 1});
+  std::vector<double> measured(static_cast<std::size_t>(plan.ranks()));
+  run_thread_ranks(plan.ranks(), [&](Communicator& world) {
+    const auto account = std::make_shared<MemoryAccount>();
+    const MemoryScope scope(account);
+    Trainer trainer(graph, plan, {.steps = 2, .dtype = at::kDouble, .loader_workers = 0}, images, &world);
+    for (int s = 0; s < 2; ++s) trainer.step();
+    measured[static_cast<std::size_t>(world.rank().value)] = static_cast<double>(account->peak_bytes());
+  });
+  for (std::size_t r = 0; r < measured.size(); ++r) {
+    RecordProperty("rank " + std::to_string(r), std::to_string(predicted[r] / measured[r]));
+    EXPECT_GT(predicted[r], 0.7 * measured[r]) << "rank " << r << ": " << predicted[r] << " of " << measured[r];
+    EXPECT_LT(predicted[r], 1.35 * measured[r]) << "rank " << r << ": " << predicted[r] << " of " << measured[r];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, Footprint,
+    testing::Values(Case{"one_rank", {.batch_size = 4}}, Case{"tiles", {.batch_size = 4, .grid = "2x2"}},
+                    Case{"gpipe", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}},
+                    Case{"one_f_one_b", {.batch_size = 8, .parts = 4, .split_size = 3}},
+                    Case{"gems", {.batch_size = 4, .split_size = 3, .times = 2}},
+                    Case{"tiles_and_gems", {.batch_size = 4, .split_size = 2, .num_spatial_parts = "2", .times = 1}}),
+    [](const auto& row) { return row.param.name; });
+
+}  // namespace
+}  // namespace tessera
