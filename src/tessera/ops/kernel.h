@@ -48,6 +48,8 @@ struct PassInfo {
   StatisticsShare statistics = {};
   at::TensorOptions options = at::kFloat;  ///< of activations
   KernelGroups groups = {};
+  /// The network as it is used, not trained: running statistics, nothing dropped, nothing kept for backward.
+  bool evaluating = false;
 };
 
 using Saved = std::vector<at::Tensor>;

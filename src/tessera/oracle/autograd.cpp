@@ -33,6 +33,7 @@ struct AutogradOracle::Impl {
   std::vector<torch::Tensor> trainable;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::int64_t step = 0;
+  bool evaluating = false;
 
   torch::Tensor parameter(const Node& node, const char* suffix) const { return values.at(node.name + "." + suffix); }
 
@@ -46,11 +47,12 @@ struct AutogradOracle::Impl {
                            torch::IntArrayRef{h.dilation, w.dilation}, o->options.groups);
     }
     if (auto* o = dynamic_cast<const BatchNorm*>(op)) {
-      parameter(node, "num_batches_tracked").add_(1);
+      if (!evaluating) parameter(node, "num_batches_tracked").add_(1);
       return torch::batch_norm(in[0], parameter(node, "weight"), parameter(node, "bias"),
-                               parameter(node, "running_mean"), parameter(node, "running_var"), true,
+                               parameter(node, "running_mean"), parameter(node, "running_var"), !evaluating,
                                o->options.momentum, o->options.epsilon, false);
     }
+    if (dynamic_cast<const Dropout*>(op) && evaluating) return in[0];
     if (dynamic_cast<const Relu*>(op)) return torch::relu(in[0]);
     if (dynamic_cast<const Add*>(op)) return in[0] + in[1];
     if (dynamic_cast<const Concat*>(op)) return torch::cat(in, 1);
@@ -73,8 +75,12 @@ struct AutogradOracle::Impl {
   }
 
   torch::Tensor loss_sum(const torch::Tensor& images, const torch::Tensor& labels) {
+    return value_of(graph.nodes().size() - 1, images, labels);
+  }
+
+  torch::Tensor value_of(std::size_t last, const torch::Tensor& images, const torch::Tensor& labels) {
     std::vector<torch::Tensor> outputs{images};
-    for (std::size_t n = 1; n < graph.nodes().size(); ++n) {
+    for (std::size_t n = 1; n <= last; ++n) {
       const Node& node = graph.nodes()[n];
       std::vector<torch::Tensor> in;
       for (Value v : node.inputs) in.push_back(outputs[static_cast<std::size_t>(v.id)]);
@@ -124,6 +130,15 @@ double AutogradOracle::step(const at::Tensor& images, const at::Tensor& labels, 
   for (auto& group : impl_->optimizer->param_groups()) group.options().set_lr(lr);
   impl_->optimizer->step();
   return loss / batch;
+}
+
+at::Tensor AutogradOracle::logits(const at::Tensor& images) {
+  const torch::NoGradGuard no_gradients;
+  impl_->evaluating = true;
+  const auto last = static_cast<std::size_t>(impl_->graph.nodes().back().inputs[0].id);
+  const at::Tensor out = impl_->value_of(last, images.contiguous(), {});
+  impl_->evaluating = false;
+  return out;
 }
 
 at::Tensor AutogradOracle::gradient(const std::string& name) const { return impl_->values.at(name).grad(); }

@@ -22,6 +22,9 @@ class AutogradOracle {
   /// takes its statistics over each of them.
   double step(const at::Tensor& images, const at::Tensor& labels, std::int64_t micros);
 
+  /// What the network says in evaluation mode: with running statistics, and nothing dropped.
+  at::Tensor logits(const at::Tensor& images);
+
   /// The gradient of the last step and the present value, by the parameters' full names.
   at::Tensor gradient(const std::string& name) const;
   at::Tensor value(const std::string& name) const;

@@ -265,6 +265,12 @@ std::vector<Plan::Place> Plan::places_of(int rank) const {
   return places;
 }
 
+Interval Plan::samples_of(const Place& place) const {
+  const Stage& stage = stages[static_cast<std::size_t>(place.stage)];
+  const auto way = static_cast<std::size_t>(place.member / stage.grid.tiles());
+  return split_evenly({0, micro_size()}, stage.batch_ways)[way];
+}
+
 void check_plan_options(const PlanOptions& o) {
   Problems problems;
   check_numbers(o, problems);

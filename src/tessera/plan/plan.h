@@ -112,8 +112,10 @@ struct Plan {
     int member = 0;
     friend bool operator==(const Place&, const Place&) = default;
   };
-  /// One a direction.
+  /// One a direction, down first.
   std::vector<Place> places_of(int rank_in_replica) const;
+  /// The samples of a micro that a place has, counted within the micro: its way's share.
+  Interval samples_of(const Place& place) const;
 };
 
 /// What is wrong with the options whatever the network is. Throws UsageError.

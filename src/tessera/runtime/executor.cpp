@@ -168,7 +168,22 @@ void Executor::forward_step(MicroState& state, std::size_t s) {
   }
   exchange_margin(state, step.output);
   send_away(state, step.output);
-  for (int v : step.release_after_forward) release(state, v);
+  const bool evaluating = state.pass.evaluating;
+  if (evaluating) state.saved[s].clear();
+  for (int v : evaluating ? step.release_in_evaluation : step.release_after_forward) release(state, v);
+}
+
+Executor::Answer Executor::take_answer(MicroState& state) {
+  Answer answer;
+  if (makes_loss()) {
+    const Step& last = program_.steps.back();
+    const auto owned = [&](int v) { return narrowed(value(state, v), boxes(v).owned); };
+    answer = {owned(last.inputs[0]), owned(last.output)};
+  }
+  // What travels to later stages may be on its way still.
+  for (Movement& movement : state.leaving) outbox_.push_back(std::move(movement));
+  state = {};
+  return answer;
 }
 
 Slab Executor::new_frame(int v, const at::TensorOptions& options) const {
@@ -219,7 +234,7 @@ void Executor::release(MicroState& state, int v) const {
   settle(state, v);
   Slab& slab = value(state, v);
   const auto& [owned, made, held, frame, inside] = boxes(v);
-  if (slab.defined() && program_.keep[static_cast<std::size_t>(v)] == Keep::recomputed && margins_.contains(v))
+  if (slab.defined() && !state.pass.evaluating && program_.keep[static_cast<std::size_t>(v)] == Keep::recomputed && margins_.contains(v))
     for (const Box& box : difference(held, made))
       state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});
   slab.data.reset();

@@ -66,6 +66,12 @@ class Executor {
   /// Runs the stage on a micro; returns the sum of its samples' losses, 0 where the loss is not made. `images` covers
   /// image_box(), and is undefined where the stage does not read them.
   double forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass);
+  /// After a forward() with pass.evaluating, in place of backward(): what the network says of the micro. Frees the
+  /// state.
+  struct Answer {
+    Slab logits, losses;  ///< what this member owns of them; undefined where it does not make the loss
+  };
+  Answer take_answer(MicroState& state);
   /// Adds the gradient of (sum of the micro's losses)/pass.batch to the parameters' gradients; frees the state. With
   /// `defer_weights` it leaves what weight_gradients() needs.
   void backward(MicroState& state, bool defer_weights = false, const WeightsDone& done = {});
@@ -128,7 +134,7 @@ class Executor {
   std::vector<std::vector<bool>> waits_;    // by step and input: whether it looks beyond what is made here
   std::map<int, Link> margins_, arrivals_;  // by value
   std::multimap<int, Link> departures_;     // by value
-  std::vector<Movement> outbox_;            // gradients on their way to earlier stages
+  std::vector<Movement> outbox_;  // on their way: gradients to earlier stages, in evaluation values to later ones
 };
 
 }  // namespace tessera

@@ -218,8 +218,12 @@ Program::Program(const Graph& graph, const Stage& stage, const std::vector<Value
   }
   for (std::size_t v = 0; v < keep.size(); ++v) {
     if (first_reader[v] >= 0) steps[static_cast<std::size_t>(first_reader[v])].completes.push_back(static_cast<int>(v));
-    if (last_forward[v] >= 0 && keep[v] != Keep::stored)
-      steps[static_cast<std::size_t>(last_forward[v])].release_after_forward.push_back(static_cast<int>(v));
+    if (last_forward[v] >= 0) {
+      Step& last = steps[static_cast<std::size_t>(last_forward[v])];
+      if (keep[v] != Keep::stored) last.release_after_forward.push_back(static_cast<int>(v));
+      // What the loss is made of is the network's answer.
+      if (last.output + 1 < static_cast<int>(keep.size())) last.release_in_evaluation.push_back(static_cast<int>(v));
+    }
     if (last_backward[v] >= 0)
       steps[static_cast<std::size_t>(last_backward[v])].release_after_backward.push_back(static_cast<int>(v));
   }

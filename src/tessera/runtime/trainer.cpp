@@ -7,18 +7,9 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/groups.h"
 
 namespace tessera {
-namespace {
-
-// A group of one has nobody to agree with.
-std::unique_ptr<Communicator> group_of(Communicator* world, int color, int key) {
-  auto group = world ? world->split(color, key) : nullptr;
-  if (group && group->size() == 1) group.reset();
-  return group;
-}
-
-}  // namespace
 
 Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& options,
                  std::shared_ptr<const ImageSource> images, Communicator* world)
@@ -48,8 +39,7 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
 }
 
 void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images) {
-  const Stage& stage = plan_.stages[static_cast<std::size_t>(place.stage)];
-  const int stages = static_cast<int>(plan_.stages.size()), tiles = static_cast<int>(stage.grid.tiles());
+  const int stages = static_cast<int>(plan_.stages.size());
   const int rank = world_ ? world_->rank().value : 0;
   Worker& w = workers_.emplace_back();
   w.place = place;
@@ -58,11 +48,7 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
   const int replicas_apart = plan_.batch_norm == NormScope::global ? 0 : replica_;
   auto norm = group_of(world_, replicas_apart * stages + place.stage, rank);
   if (plan_.batch_norm != NormScope::local) w.norm_group = std::move(norm);
-  // Ordered by tile: the first has the upper left one.
-  const int ways = static_cast<int>(stage.batch_ways), way = place.member / tiles;
-  const int widest = static_cast<int>(plan_.micro_size());
-  ensure(ways <= widest, ways, " ways for ", widest, " samples");
-  w.tile_group = group_of(world_, (replica_ * stages + place.stage) * widest + way, place.member % tiles);
+  w.tile_group = tile_group(world_, plan_, place, replica_);
 
   w.executor = std::make_unique<Executor>(graph_, w.held->parameters,
                                           Wiring{plan_, layout_, place, pipeline_.get(), &meter_}, options_.recompute);
@@ -74,19 +60,12 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
                          .dtype = options_.dtype,
                          .workers = options_.loader_workers};
     (*loader.part)[Axis::batch] = {0, 0};
-    const Interval share = share_of(w);
+    const Interval share = plan_.samples_of(place);
     for (std::int64_t m = 0; m < plan_.micros(place.direction); ++m)
       loader.samples.push_back(share.shifted(plan_.first_sample(replica_, place.direction, m)));
     if (!loader.samples.empty()) w.loader = std::make_unique<Loader>(images, loader);
   }
   w.micros.resize(static_cast<std::size_t>(plan_.micros(place.direction)));
-}
-
-// The samples of a micro that a worker has, counted within the micro.
-Interval Trainer::share_of(const Worker& w) const {
-  const Stage& stage = plan_.stages[static_cast<std::size_t>(w.place.stage)];
-  const auto way = static_cast<std::size_t>(w.place.member / stage.grid.tiles());
-  return split_evenly({0, plan_.micro_size()}, stage.batch_ways)[way];
 }
 
 Trainer::Worker& Trainer::worker(const Action& action) {
@@ -160,7 +139,7 @@ void Trainer::expect_next(std::size_t index) {
 }
 
 double Trainer::forward(Worker& w, int micro) {
-  const Interval share = share_of(w);
+  const Interval share = plan_.samples_of(w.place);
   const bool solo = plan_.batch_norm == NormScope::local;
   const Stage& stage = plan_.stages[static_cast<std::size_t>(w.place.stage)];
   const std::int64_t first = plan_.first_sample(replica_, w.place.direction, micro);
@@ -224,6 +203,12 @@ std::vector<const Parameters*> Trainer::parameters() const {
   std::vector<const Parameters*> out;
   for (const auto& held : held_) out.push_back(&held->parameters);
   return out;
+}
+
+const Parameters& Trainer::parameters_of(int stage) const {
+  const auto found = std::find_if(held_.begin(), held_.end(), [&](const auto& h) { return h->stage == stage; });
+  ensure(found != held_.end(), "stage ", stage, " is not on this rank");
+  return (*found)->parameters;
 }
 
 const Parameter* Trainer::find(const std::string& name) const {

@@ -64,6 +64,8 @@ class Trainer {
 
   /// What this rank holds, stage by stage.
   std::vector<const Parameters*> parameters() const;
+  /// Those of a stage that this rank has a place in.
+  const Parameters& parameters_of(int stage) const;
   /// One of these by its full name; null if another rank holds it.
   const Parameter* find(const std::string& name) const;
 
@@ -92,7 +94,6 @@ class Trainer {
   void run(std::size_t index, double& loss);
   void expect_next(std::size_t index);
   double forward(Worker& worker, int micro);
-  Interval share_of(const Worker& worker) const;
   void update(StepReport& report);
   double reduced(double value) const;
 
