@@ -18,6 +18,7 @@ class Padded : public ImageSource {
   std::array<std::int64_t, 3> image_shape() const override { return source_->image_shape(); }
   /// 0 for a blank.
   std::int64_t label(std::int64_t index) const override;
+  const std::vector<std::string>& class_names() const override { return source_->class_names(); }
   int mask_classes() const override { return source_->mask_classes(); }
   Normalisation normalisation() const override { return source_->normalisation(); }
   void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;

@@ -234,7 +234,8 @@ void Executor::release(MicroState& state, int v) const {
   settle(state, v);
   Slab& slab = value(state, v);
   const auto& [owned, made, held, frame, inside] = boxes(v);
-  if (slab.defined() && !state.pass.evaluating && program_.keep[static_cast<std::size_t>(v)] == Keep::recomputed && margins_.contains(v))
+  const bool wanted_again = program_.keep[static_cast<std::size_t>(v)] == Keep::recomputed && !state.pass.evaluating;
+  if (slab.defined() && wanted_again && margins_.contains(v))
     for (const Box& box : difference(held, made))
       state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});
   slab.data.reset();
