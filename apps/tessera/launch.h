@@ -20,6 +20,8 @@ class Launch {
   int ranks_on_node() const { return session_ ? session_->local_size() : 1; }
   /// Whether this process is the one that talks to the user.
   bool speaks() const { return !world_ || world_->rank() == Rank{0}; }
+  /// All processes; null where ranks are threads.
+  Communicator* world() const { return world_.get(); }
   /// Runs body on every rank of the plan: here, for the ranks of this process.
   void run(int ranks, const std::function<void(Communicator&)>& body) const;
 

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "commands.h"
+#include "evaluation.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -51,6 +52,8 @@ struct Commands {
   CLI::App* train = nullptr;
   CLI::App* plan = nullptr;
   CLI::App* verify = nullptr;
+  CLI::App* eval = nullptr;
+  CLI::App* predict = nullptr;
   CLI::App* halo = nullptr;
   std::map<std::string, CLI::App*> bench;
   std::map<const CLI::App*, Options> options;
@@ -86,7 +89,16 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   commands.plan = app.add_subcommand("plan", "print who would run what, without running it");
   commands.verify = app.add_subcommand(
       "verify", "compare a plan with sequential training, or one rank with torch's autograd, number by number");
-  for (auto* command : {commands.train, commands.plan, commands.verify}) add_network_command(commands, command, models);
+  commands.eval = app.add_subcommand("eval", "how good weights are on a data set");
+  commands.predict = app.add_subcommand("predict", "write the probability of each class for each image to a CSV file");
+  for (auto* command : {commands.train, commands.plan, commands.verify, commands.eval, commands.predict})
+    add_network_command(commands, command, models);
+  add_validation_flags(*commands.train, commands.options[commands.train].evaluation);
+  for (auto* command : {commands.eval, commands.predict})
+    add_weights_flags(*command, commands.options[command].evaluation);
+  commands.predict->add_option("-o,--output", commands.options[commands.predict].evaluation.output, "the CSV file")
+      ->required()
+      ->group("Output");
   commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "a picture of the schedule")
       ->group("Output");
   const auto add_trace = [&](CLI::App* command) {
@@ -182,6 +194,8 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
         if (command == commands.train) return run_train(options, models, l, argc, argv);
         if (command == commands.plan) return run_plan(options, models, l);
         if (command == commands.verify) return run_verify(options, models, l);
+        if (command == commands.eval) return run_eval(options, models, l);
+        if (command == commands.predict) return run_predict(options, models, l);
         run_bench(options, command->get_name(), models, l, argc, argv);
       });
     }

@@ -39,6 +39,13 @@ void Progress::step(const StepReport& r, std::int64_t peak_bytes) {
   std::fflush(stdout);
 }
 
+void Progress::say(const std::string& line) {
+  finish();
+  if (options_.quiet) return;
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
 void Progress::finish() {
   if (open_) fmt::print("\n");
   open_ = false;

@@ -19,6 +19,8 @@ class Progress {
  public:
   explicit Progress(const ProgressOptions& options);
   void step(const StepReport& report, std::int64_t peak_bytes);
+  /// A line that stays: the progress of the next step begins a new one.
+  void say(const std::string& line);
   /// Ends the line, if one is open.
   void finish();
 

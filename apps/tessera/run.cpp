@@ -7,6 +7,7 @@
 
 #include <numeric>
 
+#include "evaluation.h"
 #include "progress.h"
 #include "tessera/base/text.h"
 #include "tessera/oracle/verify.h"
@@ -71,11 +72,22 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
   std::vector<TraceEvent> events;
   if (run.record) trainer.record(&events);
   Progress progress({job.steps, job.plan.global_batch(), run.quiet || !speaks, run.every_step});
+  std::optional<Evaluator> evaluator;
+  if (job.validation)
+    evaluator.emplace(job.graph, job.plan, trainer.parameters_of(Evaluator::stage_of(job.plan, world.rank().value)),
+                      EvaluatorOptions{.dtype = options.train.dtype, .loader_workers = options.train.loader_workers},
+                      job.validation, &world);
   std::vector<StepReport> steps;
+  std::vector<RunReport::EvaluationAt> evaluations;
   try {
     for (std::int64_t s = 0; s < job.steps; ++s) {
       steps.push_back(trainer.step());
       progress.step(steps.back(), account->peak_bytes());
+      const std::int64_t done = s + 1;
+      if (!evaluator || (done % *options.evaluation.every != 0 && done != job.steps)) continue;
+      evaluations.push_back({done, evaluator->run()});
+      progress.say(
+          fmt::format("step {}/{}  validation  {}", done, job.steps, evaluation_line(evaluations.back().result)));
     }
   } catch (...) {
     progress.finish();  // the message starts on a line of its own
@@ -88,6 +100,7 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
   auto traces = run.record ? gathered(events, world) : std::vector<std::vector<TraceEvent>>{};
   if (!speaks) return;
   report.steps = std::move(steps);
+  report.evaluations = std::move(evaluations);
   report.events = std::move(traces);
   for (int r = 0; r < world.size(); ++r) {
     const double* from = all.data_ptr<double>() + r * static_cast<std::int64_t>(figures);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "commands.h"
+#include "evaluation.h"
 #include "run.h"
 #include "tessera/base/text.h"
 #include "tessera/io/trace.h"
@@ -22,7 +23,7 @@ void describe(const Options& options, const Job& job) {
 }  // namespace
 
 void run_train(Options& options, const ModelRegistry& models, const Launch& launch, int argc, char** argv) {
-  const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
+  const Job job = make_job(options, models, launch);
   if (launch.speaks()) {
     check_writable("--json", options.json);
     check_writable("--trace", options.trace);
@@ -41,6 +42,8 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
                human_speed(speed.high),
                human_bytes(*std::max_element(report.peak_bytes.begin(), report.peak_bytes.end())),
                report.peak_bytes.size() > 1 ? " a rank" : "");
+    if (!report.evaluations.empty())
+      fmt::print("{}", evaluation_table(report.evaluations.back().result, job.validation->class_names()));
     if (options.verbose) fmt::print("{}", breakdown_table(report, job.plan));
   }
   if (!options.json.empty()) write_report(options.json, report, job.plan, job.graph);

@@ -81,6 +81,24 @@ Json parts_json(const std::vector<PartSeconds>& ranks) {
 // JSON has no infinity; null stands for it.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
+
+Json evaluation_json(const Evaluation& r) {
+  const int classes = r.confusion.classes();
+  Json recall = Json::array(), confusion = Json::array();
+  for (int k = 0; k < classes; ++k) {
+    recall.push_back(number(r.confusion.recall(k)));
+    Json row = Json::array();
+    for (int p = 0; p < classes; ++p) row.push_back(r.confusion.count(k, p));
+    confusion.push_back(row);
+  }
+  return {{"images", r.images},     {"labelled", r.labelled},
+          {"loss", number(r.loss)}, {"accuracy", number(r.confusion.accuracy())},
+          {"auc", number(r.auc)},   {"mean_iou", number(r.confusion.mean_iou())},
+          {"recall", recall},       {"confusion", confusion},
+          {"seconds", r.seconds},   {"data_seconds", r.parts[static_cast<std::size_t>(Part::data)]}};
+}
+
 }  // namespace
 
 void write_json(const std::string& path, const Json& document) {
@@ -138,6 +156,12 @@ void write_report(const std::string& path, const RunReport& r, const Plan& plan,
                      {"seconds", s.seconds},
                      {"data_seconds", s.part(Part::data)},
                      {"learning_rate", s.learning_rate}});
+  Json evaluations = Json::array();
+  for (const auto& e : r.evaluations) {
+    Json one{{"step", e.step}};
+    one.update(evaluation_json(e.result));
+    evaluations.push_back(one);
+  }
   write_json(path, {{"tessera", build_json()},
                     {"machine", machine_json()},
                     {"command", r.command},
@@ -151,7 +175,15 @@ void write_report(const std::string& path, const RunReport& r, const Plan& plan,
                     {"rank_seconds", r.rank_seconds},
                     {"rank_parts", parts_json(r.rank_parts)},
                     {"peak_resident_bytes", peak_resident_bytes()},
-                    {"steps", steps}});
+                    {"steps", steps},
+                    {"evaluations", evaluations}});
+}
+
+void write_evaluation(const std::string& path, const Evaluation& result, const Plan& plan, const Graph& graph) {
+  write_json(path, {{"tessera", build_json()},
+                    {"machine", machine_json()},
+                    {"plan", plan_json(plan, graph)},
+                    {"evaluation", evaluation_json(result)}});
 }
 
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph) {
