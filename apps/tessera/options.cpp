@@ -69,7 +69,7 @@ std::shared_ptr<const ImageSource> open_files(const Options& o, Split split) {
                          .height = image.height,
                          .width = image.width,
                          .size = train ? o.synthetic_images : (o.synthetic_images + 3) / 4,
-                         .seed = train ? o.train.seed : ~o.train.seed});
+                         .seed = train ? o.train.seed : o.train.seed + 1'000'000'007});
   }
   require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
   require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
