@@ -18,31 +18,41 @@ std::string app_name(const std::string& app) {
   return app == "1" ? "medical" : app == "2" ? "cifar" : app == "3" ? "synthetic" : app;
 }
 
-std::shared_ptr<const ImageSource> open_files(const Options& o) {
+std::shared_ptr<const ImageSource> open_files(const Options& o, bool masks) {
   const std::string app = app_name(o.app);
   const Shape& image = o.model.image;
+  const int mask_classes = masks ? static_cast<int>(o.model.classes) : 0;
+  require((masks && app == "medical") || (o.mask_values.empty() && !o.mask_ignore),
+          "--mask-values and --mask-ignore are about the mask files of --app medical for a network that labels pixels, "
+          "like --model unet; leave them out");
   if (app == "synthetic")
     return std::make_shared<SyntheticImages>(SyntheticOptions{.classes = static_cast<int>(o.model.classes),
                                                               .height = image.height,
                                                               .width = image.width,
                                                               .size = o.synthetic_images,
-                                                              .seed = o.train.seed});
+                                                              .seed = o.train.seed,
+                                                              .mask_classes = mask_classes});
   if (app == "medical") {
     VipsOptions files{.path = o.datapath, .height = image.height, .width = image.width};
     std::copy_n(o.mean.begin(), 3, files.mean.begin());
     std::copy_n(o.deviation.begin(), 3, files.deviation.begin());
-    files.classes = static_cast<int>(o.model.classes);
+    // With masks, classes are those of pixels, and a list may call its images what it likes.
+    (masks ? files.mask_classes : files.classes) = static_cast<int>(o.model.classes);
+    files.mask_values = o.mask_values;
+    files.mask_ignore = o.mask_ignore;
     return std::make_shared<VipsImages>(files);
   }
   require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
+  require(!masks, "--model ", o.model.name,
+          " needs a mask for each image, and CIFAR-10 has none; use --app medical or synthetic");
   require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
           "; use --image-size 32");
   require(o.model.classes == 10, "CIFAR-10 has 10 classes; use --num-classes 10");
   return std::make_shared<Cifar10>(Cifar10Options{.folder = o.datapath});
 }
 
-std::shared_ptr<const ImageSource> open_images(const Options& o) {
-  auto images = open_files(o);
+std::shared_ptr<const ImageSource> open_images(const Options& o, bool masks) {
+  auto images = open_files(o, masks);
   AugmentOptions augment = o.augment;
   augment.seed = o.train.seed;
   if (augment.any()) images = std::make_shared<Augmented>(std::move(images), augment);
@@ -98,9 +108,18 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   const char* group = "Network";
   command.add_option("--model", o.model.name, "one of " + names)->capture_default_str()->group(group);
   command.add_option("--depth", o.model.depth, "layers: resnet_v1 takes 6n+2, resnet_v2 9n+2")->group(group);
-  command.add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18)")->group(group);
-  command.add_option("--num-filters", o.model.num_filters, "amoebanet: a multiple of 8 (416)")->group(group);
-  command.add_option("--num-classes", o.model.classes, "classes")->capture_default_str()->group(group);
+  command
+      .add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18); unet: levels (4)")
+      ->group(group);
+  command
+      .add_option("--num-filters", o.model.num_filters,
+                  "amoebanet: a multiple of 8 (416); unet: channels of the first level (64)")
+      ->group(group);
+  command.add_option("--upsampling", o.model.upsampling, "unet: transposed (convolution, the default) or bilinear")
+      ->group(group);
+  command.add_option("--num-classes", o.model.classes, "classes of images, or of pixels (unet)")
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--image-size", o.image_size, "512, or height x width: 300x170")
       ->capture_default_str()
       ->group(group);
@@ -118,6 +137,13 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--std", o.deviation, "--app medical: their standard deviations")
       ->delimiter(',')
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--mask-values", o.mask_values,
+                  "--app medical with masks: the values that stand for class 0, 1, ...: 0,255 (0,1,2,...)")
+      ->delimiter(',')
+      ->group(group);
+  command.add_option("--mask-ignore", o.mask_ignore, "--app medical with masks: the value of pixels that do not count")
       ->group(group);
   command.add_option("--num-workers", o.train.loader_workers, "threads that read ahead; 0 reads in the step")
       ->capture_default_str()
@@ -248,8 +274,9 @@ Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_s
   problems.absorb([&] {
     o.model.image = parse_image_size(o.image_size);
     problems.absorb([&] { job.graph = models.build(o.model); });
-    if (o.model.classes > 0 && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
-      job.images = open_images(o);
+    // Whether images need masks is for the network to say.
+    if (!job.graph.nodes().empty() && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
+      job.images = open_images(o, job.graph.label_kind() == LabelKind::pixel);
   });
   problems.throw_if_any();
 
