@@ -34,12 +34,16 @@ Split evaluated_split(const Options& o) {
 }
 
 // `names`: what the classes of the training set are called, if that is known.
-std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, const std::vector<std::string>& names) {
+std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool masks,
+                                             const std::vector<std::string>& names) {
   const Shape& image = o.model.image;
   VipsOptions options{.path = o.datapath, .split = split, .height = image.height, .width = image.width};
   std::copy_n(o.mean.begin(), 3, options.mean.begin());
   std::copy_n(o.deviation.begin(), 3, options.deviation.begin());
-  options.classes = static_cast<int>(o.model.classes);
+  // With masks, classes are those of pixels, and a list may call its images what it likes.
+  (masks ? options.mask_classes : options.classes) = static_cast<int>(o.model.classes);
+  options.mask_values = o.mask_values;
+  options.mask_ignore = o.mask_ignore;
   options.class_names = o.class_names.empty() ? names : o.class_names;
   options.labels_optional = o.evaluation.labels_optional;
   if (split == Split::test && !o.evaluation.datapath.empty()) {
@@ -52,13 +56,13 @@ std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, cons
   auto images = std::make_shared<VipsImages>(options);
   const auto own = static_cast<std::int64_t>(images->class_names().size());
   require(
-      !o.evaluation.only || split == Split::test || o.evaluation.split == "train" || own == 0 || own == o.model.classes,
+      masks || !o.evaluation.only || split == Split::test || o.evaluation.split == "train" || own == 0 || own == o.model.classes,
       "'", o.datapath, "' names ", own, " classes, the network has ", o.model.classes,
       "; say with --class-names what labels 0, 1, ... of the training set were called");
   return images;
 }
 
-std::shared_ptr<const ImageSource> open_files(const Options& o, Split split) {
+std::shared_ptr<const ImageSource> open_files(const Options& o, Split split, bool masks) {
   const std::string app = app_name(o.app);
   const Shape& image = o.model.image;
   if (app == "synthetic") {
@@ -69,9 +73,12 @@ std::shared_ptr<const ImageSource> open_files(const Options& o, Split split) {
                          .height = image.height,
                          .width = image.width,
                          .size = train ? o.synthetic_images : (o.synthetic_images + 3) / 4,
-                         .seed = train ? o.train.seed : o.train.seed + 1'000'000'007});
+                         .seed = train ? o.train.seed : o.train.seed + 1'000'000'007,
+                         .mask_classes = masks ? static_cast<int>(o.model.classes) : 0});
   }
   require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
+  require(!masks, "--model ", o.model.name,
+          " needs a mask for each image, and CIFAR-10 has none; use --app medical or synthetic");
   require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
           "; use --image-size 32");
   require(o.model.classes == 10, "CIFAR-10 has 10 classes; use --num-classes 10");
@@ -83,7 +90,12 @@ class DataSets {
  public:
   explicit DataSets(const Options& options) : options_(options) {}
 
-  void open() {
+  /// masks: a label for each pixel is needed.
+  void open(bool masks) {
+    masks_ = masks;
+    require((masks && app_name(options_.app) == "medical") || (options_.mask_values.empty() && !options_.mask_ignore),
+            "--mask-values and --mask-ignore are about the mask files of --app medical for a network that labels "
+            "pixels, like --model unet; leave them out");
     const bool only = options_.evaluation.only;
     images_ = open_one(only ? evaluated_split(options_) : Split::train, {});
     if (only) return;
@@ -108,12 +120,13 @@ class DataSets {
 
  private:
   std::shared_ptr<const ImageSource> open_one(Split split, const std::vector<std::string>& names) {
-    if (app_name(options_.app) != "medical") return open_files(options_, split);
-    files_.push_back(open_image_files(options_, split, names));
+    if (app_name(options_.app) != "medical") return open_files(options_, split, masks_);
+    files_.push_back(open_image_files(options_, split, masks_, names));
     return files_.back();
   }
 
   const Options& options_;
+  bool masks_ = false;
   std::vector<std::shared_ptr<VipsImages>> files_;
   std::shared_ptr<const ImageSource> images_, validation_;
 };
@@ -175,9 +188,18 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   const char* group = "Network";
   command.add_option("--model", o.model.name, "one of " + names)->capture_default_str()->group(group);
   command.add_option("--depth", o.model.depth, "layers: resnet_v1 takes 6n+2, resnet_v2 9n+2")->group(group);
-  command.add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18)")->group(group);
-  command.add_option("--num-filters", o.model.num_filters, "amoebanet: a multiple of 8 (416)")->group(group);
-  command.add_option("--num-classes", o.model.classes, "classes")->capture_default_str()->group(group);
+  command
+      .add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18); unet: levels (4)")
+      ->group(group);
+  command
+      .add_option("--num-filters", o.model.num_filters,
+                  "amoebanet: a multiple of 8 (416); unet: channels of the first level (64)")
+      ->group(group);
+  command.add_option("--upsampling", o.model.upsampling, "unet: transposed (convolution, the default) or bilinear")
+      ->group(group);
+  command.add_option("--num-classes", o.model.classes, "classes of images, or of pixels (unet)")
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--image-size", o.image_size, "512, or height x width: 300x170")
       ->capture_default_str()
       ->group(group);
@@ -204,6 +226,13 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--std", o.deviation, "--app medical: their standard deviations")
       ->delimiter(',')
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--mask-values", o.mask_values,
+                  "--app medical with masks: the values that stand for class 0, 1, ...: 0,255 (0,1,2,...)")
+      ->delimiter(',')
+      ->group(group);
+  command.add_option("--mask-ignore", o.mask_ignore, "--app medical with masks: the value of pixels that do not count")
       ->group(group);
   command.add_option("--num-workers", o.train.loader_workers, "threads that read ahead; 0 reads in the step")
       ->capture_default_str()
@@ -337,7 +366,9 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   problems.absorb([&] {
     o.model.image = parse_image_size(o.image_size);
     problems.absorb([&] { job.graph = models.build(o.model); });
-    if (o.model.classes > 0 && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3) data.open();
+    // Whether images need masks is for the network to say.
+    if (!job.graph.nodes().empty() && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
+      data.open(job.graph.label_kind() == LabelKind::pixel);
   });
   problems.throw_if_any();
 

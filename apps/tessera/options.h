@@ -41,6 +41,8 @@ struct Options {
   std::string on_bad_image = "fail";
   std::int64_t synthetic_images = 4096;
   std::vector<double> mean{0.485, 0.456, 0.406}, deviation{0.229, 0.224, 0.225};
+  std::vector<int> mask_values;
+  std::optional<int> mask_ignore;
   AugmentOptions augment;
   std::int64_t num_epochs = 1;
   std::optional<std::int64_t> steps;

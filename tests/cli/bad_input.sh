@@ -56,6 +56,16 @@ for flag in "--device cuda" "--dtype bfloat16"; do
   # shellcheck disable=SC2086
   expect 2 "${flag%% *}" -- "${train[@]}" $flag
 done
+# Networks that label pixels, and those that do not.
+unet=("$tessera" train --model unet --num-layers 2 --num-filters 4 --image-size 16 --batch-size 4 --steps 2)
+expect 2 "--upsampling nearest" "bilinear" -- "${unet[@]}" --upsampling nearest
+expect 2 "--upsampling" "resnet_v1" -- "${train[@]}" --upsampling bilinear
+expect 2 "255 classes" "--num-classes" -- "${unet[@]}" --num-classes 300
+expect 2 "CIFAR-10 has none" "--app" -- "${unet[@]}" --app cifar --datapath "$work"
+expect 2 "--mask-values" -- "${train[@]}" --mask-values 0,255
+expect 2 "--mask-ignore" -- "${unet[@]}" --mask-ignore 7
+expect 2 "leaves a tile empty" "3x3" -- \
+  "$tessera" train --model unet --num-layers 2 --image-size 12 --batch-size 4 --grid 5x5
 # Plans that cannot be.
 expect 2 "--spatial-size 3" "--split-size 3" -- "${train[@]}" --num-spatial-parts 2 --spatial-size 3 --split-size 2
 expect 2 "leaves a tile empty" "layer" "4x4" -- "${train[@]}" --grid 5x5

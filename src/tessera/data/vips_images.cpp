@@ -236,8 +236,8 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
 
 std::string VipsImages::describe() const {
   return concat(options_.path, ", ", options_.split == Split::train ? "train" : "test", ": ", size(), " images as 3x",
-                options_.height, "x", options_.width, ", ", classes(), " classes",
-                options_.mask_classes > 0 ? concat(", masks of ", options_.mask_classes, " classes") : "",
+                options_.height, "x", options_.width, ", ",
+                options_.mask_classes > 0 ? concat("masks of ", options_.mask_classes) : concat(classes()), " classes",
                 ", by libvips ", vips_version());
 }
 

@@ -109,9 +109,9 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
   }
 }
 
-bool Executor::makes_loss() const {
+Box Executor::loss_box() const {
   const int loss = static_cast<int>(graph_.nodes().size()) - 1;
-  return program_.steps.back().output == loss && !boxes(loss).owned.empty();
+  return program_.steps.back().output == loss ? boxes(loss).owned : Box{};
 }
 
 Tag Executor::tag(const MicroState& state, const Link& link, bool backward) const {
@@ -264,7 +264,7 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
   expect_gradients(state);
   if (makes_loss()) {
     const Slab& losses = value(state, program_.steps.back().output);
-    const double share = 1.0 / static_cast<double>(state.pass.batch);
+    const double share = state.pass.loss_terms > 0 ? 1.0 / static_cast<double>(state.pass.loss_terms) : 0;
     accumulate(state, program_.steps.back().output,
                {at::full(losses.data.sizes(), share, losses.data.options()), losses.box});
   }

@@ -108,7 +108,7 @@ std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& p
 bool wants_input(const Graph& graph, const Draft& draft, std::size_t i) {
   if (draft.pointwise) return draft.norms[i] != nullptr;
   const Node& node = graph.node({draft.output});
-  return is<Conv>(node) || is<Linear>(node);
+  return is<Conv>(node) || is<ConvTranspose>(node) || is<Linear>(node);
 }
 
 // How many point-wise outputs may be made again one from the other. Each is made once, whatever the length of the

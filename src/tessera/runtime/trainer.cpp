@@ -11,6 +11,8 @@
 
 namespace tessera {
 
+static_assert(ignored_label == CrossEntropy::ignored_label, "what masks say and what the loss understands");
+
 Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& options,
                  std::shared_ptr<const ImageSource> images, Communicator* world)
     : graph_(graph), plan_(plan), options_(options), world_(world), layout_(make_layout(graph, plan)) {
@@ -52,14 +54,18 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
 
   w.executor = std::make_unique<Executor>(graph_, w.held->parameters,
                                           Wiring{plan_, layout_, place, pipeline_.get(), &meter_}, options_.recompute);
-  const Box& box = w.executor->image_box();
-  if (!box.empty() || w.executor->makes_loss()) {
+  const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
+  if (!box.empty() || !labelled.empty()) {
     LoaderOptions loader{.batch_size = plan_.global_batch(),
                          .part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box,
                          .seed = options_.seed,
                          .dtype = options_.dtype,
                          .workers = options_.loader_workers};
     (*loader.part)[Axis::batch] = {0, 0};
+    if (!labelled.empty() && graph_.label_kind() == LabelKind::pixel) {
+      loader.mask_dtype = at::kByte;
+      loader.mask_part = labelled;
+    }
     const Interval share = plan_.samples_of(place);
     for (std::int64_t m = 0; m < plan_.micros(place.direction); ++m)
       loader.samples.push_back(share.shifted(plan_.first_sample(replica_, place.direction, m)));
@@ -84,6 +90,7 @@ StepReport Trainer::step() {
     w.batch = w.loader->next();
     report.epoch = w.batch.epoch;
   }
+  loss_terms_ = count_loss_terms();
   for (const auto& held : held_) held->parameters.flat_sums().zero_();
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     const double begin = now_seconds();
@@ -146,7 +153,7 @@ double Trainer::forward(Worker& w, int micro) {
   PassInfo pass{
       .seed = options_.seed,
       .step = step_,
-      .batch = plan_.global_batch(),
+      .loss_terms = loss_terms_,
       .labels = {},
       .first_sample = first,
       .statistics = {.micro = first / (plan_.global_batch() / plan_.global_micros()), .micros = plan_.global_micros()},
@@ -157,11 +164,23 @@ double Trainer::forward(Worker& w, int micro) {
   pass.statistics.share = solo ? 1.0 / stage.members() : w.place.member == 0 && first_of_replicas ? 1 : 0;
   at::Tensor images;
   if (w.loader) {
-    pass.labels = w.batch.labels.narrow(0, micro * share.size(), share.size());
+    const at::Tensor& labels = w.batch.masks.defined() ? w.batch.masks : w.batch.labels;
+    pass.labels = labels.narrow(0, micro * share.size(), share.size());
     images = w.batch.images.narrow(0, micro * share.size(), share.size());
   }
   const double losses = w.executor->forward(w.micros[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
-  return losses / static_cast<double>(plan_.global_batch());
+  return loss_terms_ > 0 ? losses / static_cast<double>(loss_terms_) : 0;
+}
+
+// What the loss of this step is a mean of, over all ranks. How many pixels of the masks have a label nobody knows
+// before they are read.
+std::int64_t Trainer::count_loss_terms() {
+  if (graph_.label_kind() == LabelKind::image) return plan_.global_batch();
+  const Meter::Timed timed(&meter_, Part::data);
+  std::int64_t mine = 0;
+  for (const Worker& w : workers_)
+    if (w.batch.masks.defined()) mine += w.batch.masks.ne(ignored_label).sum().item<std::int64_t>();
+  return static_cast<std::int64_t>(reduced(static_cast<double>(mine)));
 }
 
 void Trainer::update(StepReport& report) {

@@ -33,7 +33,7 @@ struct TrainOptions {
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 0
   std::int64_t epoch = 0;
-  double loss = 0;  ///< mean over the whole batch, before the step
+  double loss = 0;  ///< mean over the whole batch, or its labelled pixels, before the step
   double learning_rate = 0;
   double gradient_norm = 0;  ///< 0 unless gradients are clipped
   double seconds = 0;
@@ -94,6 +94,7 @@ class Trainer {
   void run(std::size_t index, double& loss);
   void expect_next(std::size_t index);
   double forward(Worker& worker, int micro);
+  std::int64_t count_loss_terms();
   void update(StepReport& report);
   double reduced(double value) const;
 
@@ -108,6 +109,7 @@ class Trainer {
   std::vector<std::unique_ptr<Held>> held_;
   std::vector<Worker> workers_;
   std::int64_t step_ = 0;
+  std::int64_t loss_terms_ = 0;  ///< of the present step: see PassInfo
   Meter meter_;
   std::vector<TraceEvent>* events_ = nullptr;
 };
