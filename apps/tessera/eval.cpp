@@ -7,6 +7,8 @@
 #include "evaluation.h"
 #include "tessera/base/error.h"
 #include "tessera/data/csv.h"
+#include "tessera/data/files.h"
+#include "tessera/data/label_image.h"
 #include "tessera/io/file.h"
 #include "tessera/io/report.h"
 #include "tessera/io/weights.h"
@@ -16,8 +18,14 @@
 namespace tessera {
 namespace {
 
-// Runs the network on all images with the weights of --weights; `take` is called on rank 0 alone.
-Evaluation evaluate(const Options& options, const Job& job, const Launch& launch, const Evaluator::Take& take = {}) {
+// What becomes of the predictions. Called on rank 0 alone, though all ranks must be told of masks.
+struct Takers {
+  Evaluator::Take take = {};
+  Evaluator::TakeMask take_mask = {};
+};
+
+// Runs the network on all images with the weights of --weights.
+Evaluation evaluate(const Options& options, const Job& job, const Launch& launch, const Takers& takers = {}) {
   const std::string& path = options.evaluation.weights;
   check_weights("--weights", path, job.graph);
   const int ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
@@ -31,7 +39,8 @@ Evaluation evaluate(const Options& options, const Job& job, const Launch& launch
     Evaluator evaluator(job.graph, job.plan, parameters,
                         {.dtype = options.train.dtype, .loader_workers = options.train.loader_workers}, job.images,
                         &world);
-    Evaluation mine = evaluator.run(first ? take : Evaluator::Take{});
+    Evaluation mine = takers.take_mask ? evaluator.run_masks(takers.take_mask)
+                                       : evaluator.run(first ? takers.take : Evaluator::Take{});
     if (first) result = std::move(mine);
   });
   return result;
@@ -103,10 +112,32 @@ void run_eval(Options& options, const ModelRegistry& models, const Launch& launc
   if (!options.json.empty()) write_evaluation(options.json, result, job.plan, job.graph);
 }
 
+// A file of its own for each image, whose number tells apart images of one name.
+std::string mask_file(const std::string& folder, const ImageSource& images, std::int64_t index) {
+  const std::string name = images.name(index), stem = files::stem_of(name.substr(name.rfind('/') + 1));
+  return fmt::format("{}/{:06}_{}.tif", folder, index, stem);
+}
+
 void run_predict(Options& options, const ModelRegistry& models, const Launch& launch) {
   options.evaluation.only = true;
   options.evaluation.labels_optional = true;
   const Job job = make_job(options, models, launch);
+  const std::string& output = options.evaluation.output;
+  if (job.graph.label_kind() == LabelKind::pixel) {
+    if (launch.speaks()) {
+      make_folders(output);
+      check_writable("--output", mask_file(output, *job.images, 0));
+      check_writable("--json", options.json);
+    }
+    install_cpu_allocator();
+    if (launch.speaks() && !options.quiet) describe(options, job);
+    const Evaluation result = evaluate(options, job, launch, {.take_mask = [&](const PredictedMask& mask) {
+                                         write_label_image(mask_file(output, *job.images, mask.image), mask.classes);
+                                       }});
+    if (launch.speaks() && !options.quiet) fmt::print("{}: {}\n", output, evaluation_line(result));
+    if (launch.speaks() && !options.json.empty()) write_evaluation(options.json, result, job.plan, job.graph);
+    return;
+  }
   if (launch.speaks()) {
     check_writable("--output", options.evaluation.output);
     check_writable("--json", options.json);
@@ -116,7 +147,7 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
   std::unique_ptr<PredictionsFile> file;
   if (launch.speaks())
     file = std::make_unique<PredictionsFile>(options.evaluation.output, *job.images, options.model.classes);
-  const Evaluation result = evaluate(options, job, launch, [&](const Predictions& p) { file->add(p); });
+  const Evaluation result = evaluate(options, job, launch, {.take = [&](const Predictions& p) { file->add(p); }});
   if (!launch.speaks()) return;
   file->close();
   if (!options.quiet) fmt::print("{}: {}\n", options.evaluation.output, evaluation_line(result));

@@ -42,10 +42,13 @@ void add_weights_flags(CLI::App& command, EvaluationOptions& o) {
 std::string evaluation_line(const Evaluation& r) {
   std::string line;
   if (r.loss) line = fmt::format("loss {:.4f}  accuracy {}  ", *r.loss, percent(r.confusion.accuracy()));
+  if (r.labels == LabelKind::pixel) line += fmt::format("mean IoU {}  ", percent(r.confusion.mean_iou()));
   if (r.auc) line += fmt::format("AUC {:.4f}  ", *r.auc);
   return line + fmt::format("({} images{}, {:.1f} s, data {:.0f}%)", r.images,
-                            r.labelled < r.images ? fmt::format(", {} of them labelled", r.labelled) : "", r.seconds,
-                            100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);
+                            r.labels == LabelKind::image && r.labelled < r.images
+                                ? fmt::format(", {} of them labelled", r.labelled)
+                                : "",
+                            r.seconds, 100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);
 }
 
 std::string evaluation_table(const Evaluation& r, const std::vector<std::string>& class_names) {
@@ -54,14 +57,19 @@ std::string evaluation_table(const Evaluation& r, const std::vector<std::string>
     return static_cast<std::size_t>(k) < class_names.size() ? class_names[static_cast<std::size_t>(k)]
                                                             : std::to_string(k);
   };
-  std::vector<std::string> head{"class", "images", "recall"};
+  const bool pixels = r.labels == LabelKind::pixel;
+  std::vector<std::string> head{"class", pixels ? "pixels" : "images", "recall"};
+  if (pixels) head.push_back("IoU");
+  const auto first_count = head.size();
   for (int p = 0; p < classes && classes <= most_columns; ++p) head.push_back("as " + name(p));
   Table table(head);
   for (int k = 0; k < classes; ++k) {
     std::int64_t images = 0;
     for (int p = 0; p < classes; ++p) images += r.confusion.count(k, p);
     std::vector<std::string> row{name(k), std::to_string(images), percent(r.confusion.recall(k))};
-    for (std::size_t p = 3; p < head.size(); ++p) row.push_back(std::to_string(r.confusion.count(k, int(p) - 3)));
+    if (pixels) row.push_back(percent(r.confusion.iou(k)));
+    for (std::size_t p = first_count; p < head.size(); ++p)
+      row.push_back(std::to_string(r.confusion.count(k, static_cast<int>(p - first_count))));
     table.row(row);
   }
   return table.str();

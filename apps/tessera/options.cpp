@@ -41,10 +41,12 @@ std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool
   std::copy_n(o.mean.begin(), 3, options.mean.begin());
   std::copy_n(o.deviation.begin(), 3, options.deviation.begin());
   // With masks, classes are those of pixels, and a list may call its images what it likes.
-  (masks ? options.mask_classes : options.classes) = static_cast<int>(o.model.classes);
+  if (!masks) options.classes = static_cast<int>(o.model.classes);
+  // What is only predicted needs none.
+  if (masks && !o.evaluation.labels_optional) options.mask_classes = static_cast<int>(o.model.classes);
   options.mask_values = o.mask_values;
   options.mask_ignore = o.mask_ignore;
-  options.class_names = o.class_names.empty() ? names : o.class_names;
+  if (!masks) options.class_names = o.class_names.empty() ? names : o.class_names;
   options.labels_optional = o.evaluation.labels_optional;
   if (split == Split::test && !o.evaluation.datapath.empty()) {
     options.path = o.evaluation.datapath;
@@ -55,10 +57,10 @@ std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool
   }
   auto images = std::make_shared<VipsImages>(options);
   const auto own = static_cast<std::int64_t>(images->class_names().size());
-  require(
-      masks || !o.evaluation.only || split == Split::test || o.evaluation.split == "train" || own == 0 || own == o.model.classes,
-      "'", o.datapath, "' names ", own, " classes, the network has ", o.model.classes,
-      "; say with --class-names what labels 0, 1, ... of the training set were called");
+  require(masks || !o.evaluation.only || split == Split::test || o.evaluation.split == "train" || own == 0 ||
+              own == o.model.classes,
+          "'", o.datapath, "' names ", own, " classes, the network has ", o.model.classes,
+          "; say with --class-names what labels 0, 1, ... of the training set were called");
   return images;
 }
 

@@ -94,6 +94,53 @@ TEST_F(Program, EvaluatesTheWeightsOfTheFile) {
   EXPECT_EQ(result["confusion"][1][0], expected.confusion.count(1, 0));
 }
 
+TEST_F(Program, PredictsMasksAlikeOnEveryPlan) {
+  const ModelOptions model{.name = "unet", .image = {3, 30, 26}, .classes = 3, .num_layers = 2, .num_filters = 4};
+  const Graph graph = builtin_models().build(model);
+  const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), at::kFloat, seed);
+  std::vector<NamedTensor> tensors;
+  for (const auto& p : parameters.all()) tensors.push_back({p.name, p.value});
+  write_safetensors_file(folder_ / "unet.safetensors", tensors);
+  const auto run_unet = [&](const std::string& command, std::vector<std::string> more) {
+    std::vector<std::string> all{"tessera",
+                                 command,
+                                 "--model",
+                                 "unet",
+                                 "--num-layers",
+                                 "2",
+                                 "--num-filters",
+                                 "4",
+                                 "--image-size",
+                                 "30x26",
+                                 "--num-classes",
+                                 "3",
+                                 "--dtype",
+                                 "float64",
+                                 "--batch-size",
+                                 "2",
+                                 "--synthetic-images",
+                                 "12",
+                                 "--quiet",
+                                 "--weights",
+                                 folder_ / "unet.safetensors"};
+    all.insert(all.end(), more.begin(), more.end());
+    std::vector<char*> argv;
+    for (auto& argument : all) argv.push_back(argument.data());
+    return run_program(static_cast<int>(argv.size()), argv.data(), builtin_models());
+  };
+  ASSERT_EQ(run_unet("predict", {"--output", folder_ / "one"}), 0);
+  ASSERT_EQ(run_unet("predict", {"--output", folder_ / "tiles", "--grid", "2x2"}), 0);
+  const auto names = files::names_in(folder_ / "one");
+  EXPECT_THAT(names, testing::ElementsAre("000000_0.tif", "000001_1.tif", "000002_2.tif"));
+  for (const auto& name : names) EXPECT_EQ(text("tiles/" + name), text("one/" + name)) << name;
+
+  ASSERT_EQ(run_unet("eval", {"--json", folder_ / "eval.json", "--grid", "1x2"}), 0);
+  const auto result = nlohmann::json::parse(text("eval.json"))["evaluation"];
+  EXPECT_EQ(result["labels"], "pixels");
+  EXPECT_EQ(result["labelled"], 3 * 30 * 26);
+  EXPECT_TRUE(result["mean_iou"].is_number());
+}
+
 TEST_F(Program, RefusesWeightsThatAreCutShort) {
   folder_.cut("model.safetensors", 1000);
   testing::internal::CaptureStderr();

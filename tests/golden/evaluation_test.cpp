@@ -110,6 +110,61 @@ std::vector<EvaluationRow> rows() {
 
 INSTANTIATE_TEST_SUITE_P(Plans, Evaluated, testing::ValuesIn(rows()), [](const auto& row) { return row.param.name; });
 
+struct MasksRow {
+  std::string name;
+  PlanOptions plan;
+};
+
+class EvaluatedMasks : public testing::TestWithParam<MasksRow> {};
+
+TEST_P(EvaluatedMasks, LikeOneDevice) {
+  const Graph graph = builtin_models().build(unet(33, 38));
+  const Plan plan = make_plan(graph, GetParam().plan);
+  if (plan.ranks() > test::most_ranks(1000)) GTEST_SKIP() << "needs " << plan.ranks() << " ranks";
+  const int classes = static_cast<int>(graph.shape(graph.logits()).channels);
+  const auto images = [&](std::int64_t size, std::uint64_t seed) {
+    return std::make_shared<SyntheticImages>(SyntheticOptions{
+        .classes = classes, .height = 33, .width = 38, .size = size, .seed = seed, .mask_classes = classes});
+  };
+  const auto training = images(64, 5), validation = images(7, 6);
+  Trainer sequential(graph, sequential_plan(graph, plan), two_steps, training);
+  for (int s = 0; s < 2; ++s) sequential.step();
+  AutogradOracle oracle(graph, sequential.parameters_of(0), two_steps);
+  const at::Tensor logits = oracle.logits(all_of(*validation)), predicted = logits.argmax(1);
+  Confusion confusion(classes);
+  at::Tensor masks = at::empty({7, 33, 38}, at::kLong);
+  for (std::int64_t i = 0; i < 7; ++i) validation->read_mask(i, {0, 33}, {0, 38}, masks[i]);
+  for (std::int64_t i = 0; i < masks.numel(); ++i)
+    confusion.add(masks.data_ptr<std::int64_t>()[i], predicted.contiguous().data_ptr<std::int64_t>()[i]);
+  const double loss = -at::log_softmax(logits, 1).gather(1, masks.unsqueeze(1)).mean().item<double>();
+
+  test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    Trainer trainer(graph, plan, two_steps, training, &world);
+    const int stage = Evaluator::stage_of(plan, world.rank().value);
+    Evaluator evaluator(graph, plan, trainer.parameters_of(stage), {.dtype = at::kDouble}, validation, &world);
+    for (int s = 0; s < 2; ++s) trainer.step();
+    std::int64_t taken = 0;
+    const Evaluation result = evaluator.run_masks([&](const PredictedMask& mask) {
+      EXPECT_EQ(mask.image, taken++);
+      EXPECT_TRUE(at::equal(mask.classes.to(at::kLong), predicted[mask.image]));
+    });
+    EXPECT_EQ(taken, world.rank() == Rank{0} ? 7 : 0);
+    EXPECT_EQ(result.labelled, 7 * 33 * 38);
+    EXPECT_EQ(result.confusion.counts(), confusion.counts());
+    EXPECT_NEAR(result.loss.value(), loss, 1e-10 * loss);
+    EXPECT_EQ(evaluator.run().confusion.counts(), confusion.counts());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, EvaluatedMasks,
+                         testing::Values(MasksRow{"one_rank", {.batch_size = 4, .parts = 2}},
+                                         MasksRow{"grid_2x2", {.batch_size = 2, .grid = "2x2"}},
+                                         MasksRow{"stages_2_of_2x1",
+                                                  {.batch_size = 2, .split_size = 2, .grid = "2x1,2x1"}},
+                                         MasksRow{"replicas_2_of_1x2", {.batch_size = 2, .grid = "1x2", .replicas = 2}},
+                                         MasksRow{"mast", {.batch_size = 2, .split_size = 2, .schedule = "gems-mast"}}),
+                         [](const auto& row) { return row.param.name; });
+
 // What is kept for backward would be most of the memory.
 TEST(Evaluation, HoldsLessThanHalfOfTraining) {
   const Graph graph = builtin_models().build(resnet_v2(64, 64, 29));

@@ -92,11 +92,17 @@ Json evaluation_json(const Evaluation& r) {
     for (int p = 0; p < classes; ++p) row.push_back(r.confusion.count(k, p));
     confusion.push_back(row);
   }
-  return {{"images", r.images},     {"labelled", r.labelled},
-          {"loss", number(r.loss)}, {"accuracy", number(r.confusion.accuracy())},
-          {"auc", number(r.auc)},   {"mean_iou", number(r.confusion.mean_iou())},
-          {"recall", recall},       {"confusion", confusion},
-          {"seconds", r.seconds},   {"data_seconds", r.parts[static_cast<std::size_t>(Part::data)]}};
+  return {{"images", r.images},
+          {"labelled", r.labelled},
+          {"loss", number(r.loss)},
+          {"accuracy", number(r.confusion.accuracy())},
+          {"auc", number(r.auc)},
+          {"mean_iou", number(r.confusion.mean_iou())},
+          {"labels", r.labels == LabelKind::pixel ? "pixels" : "images"},
+          {"recall", recall},
+          {"confusion", confusion},
+          {"seconds", r.seconds},
+          {"data_seconds", r.parts[static_cast<std::size_t>(Part::data)]}};
 }
 
 }  // namespace

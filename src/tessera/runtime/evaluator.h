@@ -10,11 +10,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 
 #include "tessera/base/meter.h"
 #include "tessera/data/image_source.h"
+#include "tessera/data/loader.h"
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/runtime/scores.h"
@@ -34,9 +36,16 @@ struct Predictions {
   at::Tensor losses;       ///< [images], float64; 0 where the label is not known
 };
 
+/// Where every pixel has a label: the class that was predicted for each pixel of an image.
+struct PredictedMask {
+  std::int64_t image = 0;
+  at::Tensor classes;  ///< [height, width], uint8
+};
+
 struct Evaluation {
   std::int64_t images = 0;
-  std::int64_t labelled = 0;   ///< of these; all that follows is about them
+  LabelKind labels = LabelKind::image;
+  std::int64_t labelled = 0;   ///< images, or pixels; all that follows is about them
   std::optional<double> loss;  ///< their mean
   Confusion confusion;         ///< the first of the largest logits is predicted
   std::optional<double> auc;   ///< of two classes
@@ -60,15 +69,34 @@ class Evaluator {
 
   /// All images once. Collective; every rank takes all predictions, in order, and gets the same result.
   Evaluation run(const Take& take = {});
+  /// The same for a network that labels pixels, whose predictions stay where they are made; only rank 0 takes masks,
+  /// one after the other, and holds one at a time.
+  using TakeMask = std::function<void(const PredictedMask&)>;
+  Evaluation run_masks(const TakeMask& take);
 
   std::int64_t batch() const { return plan_.replicas * plan_.micros(Direction::down) * plan_.micro_size(); }
 
  private:
-  /// Images [first, first + count) of the data set.
-  Predictions run_batch(const at::Tensor& images, std::int64_t first, std::int64_t count);
+  /// Called for each micro that this rank makes the loss of: its samples, counted in the batch.
+  using TakeAnswer = std::function<void(Interval samples, const Executor::Answer&, const at::Tensor& labels)>;
+  /// Called for each batch, with images [first, first + count) of the data set.
+  using RunBatch = std::function<void(const Batch&, std::int64_t first, std::int64_t count)>;
+
+  LabelKind label_kind() const { return graph_.label_kind(); }
+  int classes() const { return static_cast<int>(graph_.shape(graph_.logits()).channels); }
+  std::unique_ptr<Loader> make_loader() const;
+  void for_each_batch(const RunBatch& run_batch);
+  void run_micros(const Batch& batch, std::int64_t first, std::int64_t count, const TakeAnswer& take);
+  Predictions predict(const Batch& batch, std::int64_t first, std::int64_t count);
+  Evaluation finished(Evaluation result, double start);
+  /// The masks of a batch, of which this rank has `mine`, [samples, rows, columns] by the first sample of a micro's
+  /// share.
+  void gather_masks(const std::map<std::int64_t, at::Tensor>& mine, std::int64_t first, std::int64_t count,
+                    const TakeMask& take);
   /// A micro's share of this rank, counted in the batch.
   Interval samples_of(int micro) const;
-  PassInfo pass_of(Interval samples, std::int64_t first);
+  PassInfo pass_of(Interval samples, const at::Tensor& labels);
+  at::Tensor labels_of(Interval samples, std::int64_t first) const;
 
   const Graph& graph_;
   const Plan plan_;
