@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "progress.h"
+#include "run_log.h"
 #include "tessera/base/text.h"
 #include "tessera/oracle/verify.h"
 #include "tessera/runtime/threads.h"
@@ -62,7 +63,8 @@ std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& min
   return out;
 }
 
-void train_rank(const Options& options, const Job& job, const RunOptions& run, Communicator& world, RunReport& report) {
+void train_rank(const Options& options, const Job& job, const RunOptions& run, const Start& start, Communicator& world,
+                RunReport& report) {
   use_threads(job.threads, run.ranks_in_process);
   const auto account = std::make_shared<MemoryAccount>();
   const MemoryScope scope(account);
@@ -71,12 +73,22 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
   std::vector<TraceEvent> events;
   if (run.record) trainer.record(&events);
   Progress progress({job.steps, job.plan.global_batch(), run.quiet || !speaks, run.every_step});
+  const Warn warn = [&](const std::string& message) { progress.warn(message); };
+  RunCheckpoints checkpoints(options, job, start, world.rank().value, trainer, warn);
+  RunLog log({.dir = speaks ? options.log_dir : "",
+              .start = start.step,
+              .resumed = !options.checkpoints.resume.empty(),
+              .batch_size = job.plan.global_batch(),
+              .warn = warn});
   std::vector<StepReport> steps;
   try {
-    for (std::int64_t s = 0; s < job.steps; ++s) {
+    while (trainer.steps_done() < job.steps) {
       steps.push_back(trainer.step());
       progress.step(steps.back(), account->peak_bytes());
+      log.step(steps.back(), account->peak_bytes());
+      checkpoints.after_step();
     }
+    checkpoints.finish();
   } catch (...) {
     progress.finish();  // the message starts on a line of its own
     throw;
@@ -99,13 +111,14 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
 
 }  // namespace
 
-RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run) {
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run,
+                       const Start& start) {
   run.ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   RunReport report;
   report.model = options.model.name;
   report.dtype = options.dtype;
   report.threads = job.threads;
-  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, world, report); });
+  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
   return report;
 }
 
