@@ -18,6 +18,13 @@ void apply_bench_defaults(const std::string& family, Options& options);
 void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch, int argc,
                char** argv);
 
+struct ExportOptions {
+  std::string checkpoint, output;
+  bool quiet = false;
+};
+/// The weights of a checkpoint as one safetensors file.
+void run_export(const ExportOptions& options, const Launch& launch);
+
 struct HaloOptions {
   std::string image_size = "1024";
   std::int64_t batch_size = 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "checkpoints.h"
 #include "commands.h"
 #include "evaluation.h"
 #include "tessera/base/error.h"
@@ -18,6 +19,14 @@
 namespace tessera {
 namespace {
 
+// A file, a folder with weights, or of a folder of checkpoints the newest whole one.
+std::string find_weights(const std::string& path) {
+  if (!is_folder(path)) return path;
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
+    if (is_file(join_path(path, name))) return path;
+  return whole_checkpoint(path, print_warning);
+}
+
 // What becomes of the predictions. Called on rank 0 alone, though all ranks must be told of masks.
 struct Takers {
   Evaluator::Take take = {};
@@ -26,8 +35,11 @@ struct Takers {
 
 // Runs the network on all images with the weights of --weights.
 Evaluation evaluate(const Options& options, const Job& job, const Launch& launch, const Takers& takers = {}) {
-  const std::string& path = options.evaluation.weights;
-  check_weights("--weights", path, job.graph);
+  const std::string path = launch.told([&] {
+    const std::string found = find_weights(options.evaluation.weights);
+    check_weights("--weights", found, job.graph);
+    return found;
+  });
   const int ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   Evaluation result;
   launch.run(job.plan.ranks(), [&](Communicator& world) {

@@ -30,7 +30,9 @@ void add_validation_flags(CLI::App& command, EvaluationOptions& o) {
 
 void add_weights_flags(CLI::App& command, EvaluationOptions& o) {
   const char* group = "Evaluation";
-  command.add_option("--weights", o.weights, "a safetensors file, or the folder of a checkpoint")
+  command
+      .add_option("--weights", o.weights,
+                  "a safetensors file, a checkpoint, or a --checkpoint-dir: the newest whole one there")
       ->required()
       ->group(group);
   command.add_option("--split", o.split, "which part of the data set: val or train")
@@ -49,6 +51,19 @@ std::string evaluation_line(const Evaluation& r) {
                                 ? fmt::format(", {} of them labelled", r.labelled)
                                 : "",
                             r.seconds, 100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);
+}
+
+std::vector<Metric> evaluation_metrics(const Evaluation& r) {
+  std::vector<Metric> metrics;
+  const auto add = [&](const char* name, const std::optional<double>& value) {
+    if (value) metrics.push_back({name, *value});
+  };
+  add("val/loss", r.loss);
+  add("val/accuracy", r.confusion.accuracy());
+  add("val/auc", r.auc);
+  if (r.labels == LabelKind::pixel) add("val/mean_iou", r.confusion.mean_iou());
+  add("val/seconds", r.seconds);
+  return metrics;
 }
 
 std::string evaluation_table(const Evaluation& r, const std::vector<std::string>& class_names) {

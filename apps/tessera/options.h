@@ -31,6 +31,15 @@ struct EvaluationOptions {
   bool labels_optional = false;
 };
 
+/// --checkpoint-dir and its neighbours; unset: not given.
+struct CheckpointOptions {
+  std::string dir;
+  std::optional<std::int64_t> every, keep;
+  std::string resume;
+  std::optional<std::string> on_save_error;
+  std::string init_from;
+};
+
 struct Options {
   // What is trained: these change results.
   ModelOptions model{.name = "resnet_v2", .image = {3, 32, 32}, .classes = 10};
@@ -59,6 +68,8 @@ struct Options {
   std::string json;
   std::string trace;
   EvaluationOptions evaluation;
+  CheckpointOptions checkpoints;
+  std::string log_dir;
   bool timeline = false;
   std::string config;
   double tolerance = 0;

@@ -4,10 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <map>
 
+#include "checkpoints.h"
 #include "commands.h"
 #include "evaluation.h"
 #include "tessera/base/error.h"
@@ -55,9 +57,11 @@ struct Commands {
   CLI::App* eval = nullptr;
   CLI::App* predict = nullptr;
   CLI::App* halo = nullptr;
+  CLI::App* export_weights = nullptr;
   std::map<std::string, CLI::App*> bench;
   std::map<const CLI::App*, Options> options;
   HaloOptions halo_options;
+  ExportOptions export_options;
 };
 
 void add_network_command(Commands& commands, CLI::App* command, const ModelRegistry& models) {
@@ -108,6 +112,10 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
         ->group("Output");
   };
   add_trace(commands.train);
+  Options& train = commands.options[commands.train];
+  add_checkpoint_flags(*commands.train, train.checkpoints);
+  commands.train->add_option("--log-dir", train.log_dir, "folder for metrics.jsonl and TensorBoard's event files")
+      ->group("Output");
   Options& verify = commands.options[commands.verify];
   verify.dtype = "float64";  // differences are meant to be seen
   commands.verify
@@ -130,6 +138,14 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   }
   commands.halo = bench->add_subcommand("halo", "the exchange of margins alone");
   add_halo_flags(*commands.halo, commands.halo_options);
+
+  commands.export_weights = app.add_subcommand("export", "write the weights of a checkpoint to one safetensors file");
+  ExportOptions& o = commands.export_options;
+  commands.export_weights
+      ->add_option("checkpoint", o.checkpoint, "a checkpoint, or a --checkpoint-dir: the newest whole one there")
+      ->required();
+  commands.export_weights->add_option("-o,--output", o.output, "the file")->required();
+  commands.export_weights->add_flag("--quiet", o.quiet, "print errors only");
 }
 
 // The lines of a file of flags, as arguments; those that the command line gives, too, are left out.
@@ -153,6 +169,7 @@ std::vector<std::string> flags_from_file(const CLI::App& command, const std::str
 }  // namespace
 
 int run_program(int argc, char** argv, const ModelRegistry& models) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error like a full disk
   std::vector<std::string> arguments(argv + 1, argv + argc);
   // Twice at most: the second time with the flags of --config.
   for (bool with_file = false;; with_file = true) {
@@ -188,6 +205,8 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
       return code(ExitCode::ok);
     }
     if (command == commands.halo) return guarded([&](const Launch& l) { run_bench_halo(commands.halo_options, l); });
+    if (command == commands.export_weights)
+      return guarded([&](const Launch& l) { run_export(commands.export_options, l); });
     if (const auto found = commands.options.find(command); found != commands.options.end()) {
       Options& options = found->second;
       return guarded([&](const Launch& l) {

@@ -23,12 +23,15 @@ class Progress {
   void say(const std::string& line);
   /// Ends the line, if one is open.
   void finish();
+  /// A warning, on a line of its own; also when quiet.
+  void warn(const std::string& message);
 
  private:
   const ProgressOptions options_;
   const bool terminal_;
   bool open_ = false;
   std::int64_t line_every_;
+  std::int64_t shown_ = 0;       ///< steps of this process, which may have started at a later one
   double seconds_per_step_ = 0;  ///< a running mean
 };
 

@@ -9,6 +9,7 @@
 
 #include "evaluation.h"
 #include "progress.h"
+#include "run_log.h"
 #include "tessera/base/text.h"
 #include "tessera/oracle/verify.h"
 #include "tessera/runtime/threads.h"
@@ -63,7 +64,8 @@ std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& min
   return out;
 }
 
-void train_rank(const Options& options, const Job& job, const RunOptions& run, Communicator& world, RunReport& report) {
+void train_rank(const Options& options, const Job& job, const RunOptions& run, const Start& start, Communicator& world,
+                RunReport& report) {
   use_threads(job.threads, run.ranks_in_process);
   const auto account = std::make_shared<MemoryAccount>();
   const MemoryScope scope(account);
@@ -77,18 +79,30 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
     evaluator.emplace(job.graph, job.plan, trainer.parameters_of(Evaluator::stage_of(job.plan, world.rank().value)),
                       EvaluatorOptions{.dtype = options.train.dtype, .loader_workers = options.train.loader_workers},
                       job.validation, &world);
+  const Warn warn = [&](const std::string& message) { progress.warn(message); };
+  RunCheckpoints checkpoints(options, job, start, world.rank().value, trainer, warn);
+  RunLog log({.dir = speaks ? options.log_dir : "",
+              .start = start.step,
+              .resumed = !options.checkpoints.resume.empty(),
+              .batch_size = job.plan.global_batch(),
+              .warn = warn});
   std::vector<StepReport> steps;
   std::vector<RunReport::EvaluationAt> evaluations;
   try {
-    for (std::int64_t s = 0; s < job.steps; ++s) {
+    while (trainer.steps_done() < job.steps) {
       steps.push_back(trainer.step());
       progress.step(steps.back(), account->peak_bytes());
-      const std::int64_t done = s + 1;
-      if (!evaluator || (done % *options.evaluation.every != 0 && done != job.steps)) continue;
-      evaluations.push_back({done, evaluator->run()});
-      progress.say(
-          fmt::format("step {}/{}  validation  {}", done, job.steps, evaluation_line(evaluations.back().result)));
+      log.step(steps.back(), account->peak_bytes());
+      const std::int64_t done = trainer.steps_done();
+      if (evaluator && (done % *options.evaluation.every == 0 || done == job.steps)) {
+        evaluations.push_back({done, evaluator->run()});
+        const Evaluation& result = evaluations.back().result;
+        progress.say(fmt::format("step {}/{}  validation  {}", done, job.steps, evaluation_line(result)));
+        log.write(done, evaluation_metrics(result));
+      }
+      checkpoints.after_step();
     }
+    checkpoints.finish();
   } catch (...) {
     progress.finish();  // the message starts on a line of its own
     throw;
@@ -112,13 +126,14 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
 
 }  // namespace
 
-RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run) {
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run,
+                       const Start& start) {
   run.ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   RunReport report;
   report.model = options.model.name;
   report.dtype = options.dtype;
   report.threads = job.threads;
-  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, world, report); });
+  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
   return report;
 }
 

@@ -5,18 +5,20 @@
 #include "commands.h"
 #include "evaluation.h"
 #include "run.h"
+#include "run_log.h"
 #include "tessera/base/text.h"
 #include "tessera/io/trace.h"
 
 namespace tessera {
 namespace {
 
-void describe(const Options& options, const Job& job) {
+void describe(const Options& options, const Job& job, const Start& start) {
   fmt::print("{} on {}, {} trainable parameters, {}, {} {} of {} {}, batch {}\n", options.model.name,
              job.images->describe(), human_count(static_cast<double>(job.graph.trainable_elements())), options.dtype,
              job.plan.ranks(), job.plan.ranks() == 1 ? "rank" : "ranks", job.threads,
              job.threads == 1 ? "thread" : "threads", job.plan.global_batch());
   if (options.verbose) fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  fmt::print("{}", start.message);
   std::fflush(stdout);
 }
 
@@ -24,15 +26,24 @@ void describe(const Options& options, const Job& job) {
 
 void run_train(Options& options, const ModelRegistry& models, const Launch& launch, int argc, char** argv) {
   const Job job = make_job(options, models, launch);
-  if (launch.speaks()) {
+  launch.told([&] {
     check_writable("--json", options.json);
     check_writable("--trace", options.trace);
-  }
+    check_log_dir(options.log_dir, !options.checkpoints.resume.empty());
+    return std::string();
+  });
   install_cpu_allocator();
-  if (launch.speaks() && !options.quiet) describe(options, job);
+  const Start start = find_start(options, job, launch);
+  const bool prints = launch.speaks() && !options.quiet;
+  if (prints) describe(options, job, start);
+  if (start.step >= job.steps) {
+    if (prints) fmt::print("all {} steps are done; for more, give more --steps or --num-epochs\n", job.steps);
+    return;
+  }
 
-  RunReport report = run_training(
-      options, job, launch, {.quiet = options.quiet, .every_step = options.verbose, .record = !options.trace.empty()});
+  RunReport report =
+      run_training(options, job, launch,
+                   {.quiet = options.quiet, .every_step = options.verbose, .record = !options.trace.empty()}, start);
   if (!launch.speaks()) return;
   report.command.assign(argv, argv + argc);
   const Spread speed = images_per_second(report.steps, job.plan.global_batch());

@@ -6,26 +6,7 @@ tessera=$1
 mpirun=${2:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failures=0
-
-# expect CODE PATTERN... -- COMMAND...: runs the command, wants the exit code and every pattern in its output.
-expect() {
-  local code=$1 patterns=()
-  shift
-  while [ "$1" != -- ]; do patterns+=("$1"); shift; done
-  shift
-  local output status
-  output=$(timeout 60 "$@" 2>&1)
-  status=$?
-  local good=1
-  [ "$status" = "$code" ] || good=0
-  for pattern in "${patterns[@]}"; do grep -qF -e "$pattern" <<<"$output" || good=0; done
-  if [ $good = 0 ]; then
-    failures=$((failures + 1))
-    printf 'FAILED: %s\n  wanted exit code %s and: %s\n  got exit code %s and:\n%s\n' "$*" "$code" \
-      "$(printf '«%s» ' "${patterns[@]}")" "$status" "$(sed 's/^/    /' <<<"$output")"
-  fi
-}
+. "$(dirname "$0")/expect.sh"
 
 train=("$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16)
 

@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/io/build_info.h"
+#include "tessera/io/file.h"
 #include "tessera/io/json_file.h"
+#include "tessera/io/strict_json.h"
 
 namespace tessera {
 namespace {
@@ -107,22 +108,9 @@ Json evaluation_json(const Evaluation& r) {
 
 }  // namespace
 
-void write_json(const std::string& path, const Json& document) {
-  const std::string temporary = path + ".part";
-  {
-    std::ofstream out(temporary);
-    out << document.dump(2) << '\n';
-    out.close();
-    if (!out) {
-      std::error_code ignored;
-      std::filesystem::remove(temporary, ignored);
-      throw Error(concat("could not write ", path, "; is the disk full?"));
-    }
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) throw Error(concat("could not write ", path, ": ", error.message()));
-}
+void write_json(const std::string& path, const Json& document) { write_text_atomically(path, to_text(document)); }
+
+std::string plan_text(const Plan& plan, const Graph& graph) { return plan_json(plan, graph).dump(); }
 
 BuildInfo build_info() { return {TESSERA_VERSION, TESSERA_COMMIT, TESSERA_COMPILER, TESSERA_SANITIZERS}; }
 
@@ -146,10 +134,8 @@ void check_writable(const std::string& flag, const std::string& path) {
   if (path.empty()) return;
   const std::string temporary = path + ".part";
   const bool good = std::ofstream(temporary).good();
-  std::error_code ignored;
-  std::filesystem::remove(temporary, ignored);
-  require(good && !std::filesystem::is_directory(path), flag, " ", path,
-          ": cannot write there; the folder must exist and be writable");
+  if (good) remove_file(temporary);
+  require(good && !is_folder(path), flag, " ", path, ": cannot write there; the folder must exist and be writable");
 }
 
 void write_report(const std::string& path, const RunReport& r, const Plan& plan, const Graph& graph) {

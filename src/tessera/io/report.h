@@ -54,6 +54,9 @@ struct VerifyReport {
 /// Throws UsageError, which names the flag, now rather than after hours of training. Nothing to do for an empty path.
 void check_writable(const std::string& flag, const std::string& path);
 
+/// The plan alone, as it stands in all of these documents.
+std::string plan_text(const Plan& plan, const Graph& graph);
+
 // Each writes a temporary file and renames it, so that a document is whole or not there. Throw Error.
 void write_report(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph);
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph);

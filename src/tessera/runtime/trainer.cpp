@@ -13,6 +13,16 @@ namespace tessera {
 
 static_assert(ignored_label == CrossEntropy::ignored_label, "what masks say and what the loss understands");
 
+std::vector<int> owners_of(const Plan& plan) {
+  std::vector<int> owners(plan.stages.size(), plan.ranks());
+  for (int rank = 0; rank < plan.ranks_per_replica(); ++rank)
+    for (const auto& place : plan.places_of(rank)) {
+      int& owner = owners[static_cast<std::size_t>(place.stage)];
+      owner = std::min(owner, rank);
+    }
+  return owners;
+}
+
 Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& options,
                  std::shared_ptr<const ImageSource> images, Communicator* world)
     : graph_(graph), plan_(plan), options_(options), world_(world), layout_(make_layout(graph, plan)) {
@@ -42,13 +52,12 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
 
 void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images) {
   const int stages = static_cast<int>(plan_.stages.size());
-  const int rank = world_ ? world_->rank().value : 0;
   Worker& w = workers_.emplace_back();
   w.place = place;
   w.held = std::find_if(held_.begin(), held_.end(), [&](const auto& h) { return h->stage == place.stage; })->get();
 
   const int replicas_apart = plan_.batch_norm == NormScope::global ? 0 : replica_;
-  auto norm = group_of(world_, replicas_apart * stages + place.stage, rank);
+  auto norm = group_of(world_, replicas_apart * stages + place.stage, rank());
   if (plan_.batch_norm != NormScope::local) w.norm_group = std::move(norm);
   w.tile_group = tile_group(world_, plan_, place, replica_);
 
@@ -216,6 +225,29 @@ double Trainer::reduced(double value) const {
   const at::Tensor sum = at::full({1}, value, at::kDouble);
   world_->all_reduce(sum).wait();
   return sum.item<double>();
+}
+
+void Trainer::start_at(std::int64_t step) {
+  step_ = step;
+  for (const auto& held : held_) held->optimizer.set_steps(step);
+  for (Worker& w : workers_)
+    if (w.loader) w.loader->start_at(step);
+}
+
+RunTensors Trainer::tensors(Which which) const {
+  const auto owners = owners_of(plan_);
+  RunTensors out;
+  for (const auto& held : held_) {
+    if (which == Which::owned && owners[static_cast<std::size_t>(held->stage)] != rank()) continue;
+    const auto state = held->optimizer.state();
+    for (const auto& p : held->parameters.all()) {
+      out.model.emplace_back(p.name, p.value);
+      if (!p.trainable) continue;
+      for (const auto& s : state)
+        out.optimizer.emplace_back(p.name + "." + s.name, held->parameters.part_like(p, s.values));
+    }
+  }
+  return out;
 }
 
 std::vector<const Parameters*> Trainer::parameters() const {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/base/meter.h"
@@ -48,6 +49,15 @@ struct TraceEvent {
   double begin = 0, end = 0;  ///< by now_seconds()
 };
 
+/// Tensors of a run by the names that they have in checkpoints. They are views: writing to them changes the run.
+struct RunTensors {
+  std::vector<std::pair<std::string, at::Tensor>> model;      ///< parameters and running statistics
+  std::vector<std::pair<std::string, at::Tensor>> optimizer;  ///< "<parameter>.momentum_buffer", ...
+};
+
+/// By stage: of the ranks that hold its parameters (tiles, ways, replicas, both directions) the one that saves them.
+std::vector<int> owners_of(const Plan& plan);
+
 /// Belongs to one thread, the rank's. The graph must outlive it.
 class Trainer {
  public:
@@ -58,6 +68,14 @@ class Trainer {
   /// One step of the optimizer. Throws NumericError, which names the step, when the loss is not a finite number; the
   /// parameters are then those before the step.
   StepReport step();
+
+  /// Steps that are done.
+  std::int64_t steps_done() const { return step_; }
+  /// Goes on as after `step` steps, once tensors() have been set to what they were then. On every rank.
+  void start_at(std::int64_t step);
+  /// Everything that this rank holds, or of these what it owns: each tensor of the run is owned by one rank.
+  enum class Which { held, owned };
+  RunTensors tensors(Which which) const;
 
   /// From now on every action is put down.
   void record(std::vector<TraceEvent>* events) { events_ = events; }
@@ -89,6 +107,7 @@ class Trainer {
     std::vector<MicroState> micros;
   };
 
+  int rank() const { return world_ ? world_->rank().value : 0; }
   void add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images);
   Worker& worker(const Action& action);
   void run(std::size_t index, double& loss);
