@@ -19,7 +19,7 @@ void verify_first(const Options& options, const ModelRegistry& models, const Lau
   Options exact = options;
   exact.dtype = "float64";
   exact.steps = 1;
-  const Job job = make_job(exact, models, launch.ranks_started(), launch.ranks_on_node());
+  const Job job = make_job(exact, models, launch);
   const double tolerance = verify_tolerance(at::kDouble);
   const VerifyReport report = run_verification(exact, job, launch, tolerance);
   if (!report.passed)
@@ -51,7 +51,7 @@ void apply_bench_defaults(const std::string& family, Options& options) {
 
 void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch, int argc,
                char** argv) {
-  const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
+  const Job job = make_job(options, models, launch);
   if (launch.speaks()) {
     check_writable("--json", options.json);
     check_writable("--trace", options.trace);

@@ -10,10 +10,20 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
 void run_plan(Options& options, const ModelRegistry& models, const Launch& launch);
 /// Throws Error when a difference is beyond the tolerance.
 void run_verify(Options& options, const ModelRegistry& models, const Launch& launch);
+/// Both load weights and look at images; nothing is trained.
+void run_eval(Options& options, const ModelRegistry& models, const Launch& launch);
+void run_predict(Options& options, const ModelRegistry& models, const Launch& launch);
 /// family: layer, spatial, bundle, gems or gems-spatial. The defaults are the seeds'.
 void apply_bench_defaults(const std::string& family, Options& options);
 void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch, int argc,
                char** argv);
+
+struct ExportOptions {
+  std::string checkpoint, output;
+  bool quiet = false;
+};
+/// The weights of a checkpoint as one safetensors file.
+void run_export(const ExportOptions& options, const Launch& launch);
 
 struct HaloOptions {
   std::string image_size = "1024";

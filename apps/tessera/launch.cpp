@@ -1,5 +1,10 @@
 #include "launch.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <cstring>
+
 #include "tessera/comm/thread_communicator.h"
 
 namespace tessera {
@@ -11,6 +16,29 @@ Launch::Launch() {
 }
 
 std::optional<int> Launch::ranks_started() const { return world_ ? std::optional<int>(world_->size()) : std::nullopt; }
+
+std::string Launch::told(const std::function<std::string()>& find) const {
+  std::string text, problem;
+  if (speaks()) try {
+      text = find();
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  if (world_) {
+    for (std::string* each : {&text, &problem}) {
+      at::Tensor size = at::full({1}, static_cast<std::int64_t>(each->size()), at::kLong);
+      world_->broadcast(size, Rank{0}).wait();
+      each->resize(static_cast<std::size_t>(size.item<std::int64_t>()));
+      if (each->empty()) continue;
+      at::Tensor bytes = at::empty({static_cast<std::int64_t>(each->size())}, at::kByte);
+      std::memcpy(bytes.data_ptr(), each->data(), each->size());
+      world_->broadcast(bytes, Rank{0}).wait();
+      std::memcpy(each->data(), bytes.data_ptr(), each->size());
+    }
+  }
+  if (!problem.empty()) throw UsageError(problem);
+  return text;
+}
 
 void Launch::run(int ranks, const std::function<void(Communicator&)>& body) const {
   if (session_)

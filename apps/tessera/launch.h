@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi_communicator.h"
@@ -20,6 +21,11 @@ class Launch {
   int ranks_on_node() const { return session_ ? session_->local_size() : 1; }
   /// Whether this process is the one that talks to the user.
   bool speaks() const { return !world_ || world_->rank() == Rank{0}; }
+  /// All processes; null where ranks are threads.
+  Communicator* world() const { return world_.get(); }
+  /// What `find` returns on the process that speaks, on all processes: for what one of them has to look up or check.
+  /// If it throws an Error, all of them throw a UsageError with its message. Called by all processes.
+  std::string told(const std::function<std::string()>& find) const;
   /// Runs body on every rank of the plan: here, for the ranks of this process.
   void run(int ranks, const std::function<void(Communicator&)>& body) const;
 

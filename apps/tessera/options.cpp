@@ -3,11 +3,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <thread>
 
+#include "bad_images.h"
+#include "launch.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/cifar10.h"
+#include "tessera/data/files.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/data/vips_images.h"
 #include "tessera/runtime/footprint.h"
@@ -20,36 +24,116 @@ std::string app_name(const std::string& app) {
   return app == "1" ? "medical" : app == "2" ? "cifar" : app == "3" ? "synthetic" : app;
 }
 
-std::shared_ptr<const ImageSource> open_files(const Options& o) {
+// A set that is not divided into training and validation is evaluated as it is.
+Split evaluated_split(const Options& o) {
+  if (o.evaluation.split == "train" || app_name(o.app) != "medical") {
+    return o.evaluation.split == "train" ? Split::train : Split::test;
+  }
+  for (const char* part : {"val", "test", "val.csv"})
+    if (const std::string inner = files::path_in(o.datapath, part); files::is_folder(inner) || files::is_file(inner))
+      return Split::test;
+  return Split::train;
+}
+
+// `names`: what the classes of the training set are called, if that is known.
+std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool masks,
+                                             const std::vector<std::string>& names) {
+  const Shape& image = o.model.image;
+  VipsOptions options{.path = o.datapath, .split = split, .height = image.height, .width = image.width};
+  std::copy_n(o.mean.begin(), 3, options.mean.begin());
+  std::copy_n(o.deviation.begin(), 3, options.deviation.begin());
+  // With masks, classes are those of pixels, and a list may call its images what it likes.
+  if (!masks) options.classes = static_cast<int>(o.model.classes);
+  // What is only predicted needs none.
+  if (masks && !o.evaluation.labels_optional) options.mask_classes = static_cast<int>(o.model.classes);
+  options.mask_values = o.mask_values;
+  options.mask_ignore = o.mask_ignore;
+  if (!masks) options.class_names = o.class_names.empty() ? names : o.class_names;
+  options.labels_optional = o.evaluation.labels_optional;
+  if (split == Split::test && !o.evaluation.datapath.empty()) {
+    options.path = o.evaluation.datapath;
+    options.split = Split::train;  // as it is
+  } else {
+    require(split == Split::train || !files::is_file(o.datapath), "--eval-every needs images to evaluate on, and ",
+            "--datapath ", o.datapath, " is one file of training images; name others with --val-datapath");
+  }
+  auto images = std::make_shared<VipsImages>(options);
+  const auto own = static_cast<std::int64_t>(images->class_names().size());
+  require(masks || !o.evaluation.only || split == Split::test || o.evaluation.split == "train" || own == 0 ||
+              own == o.model.classes,
+          "'", o.datapath, "' names ", own, " classes, the network has ", o.model.classes,
+          "; say with --class-names what labels 0, 1, ... of the training set were called");
+  return images;
+}
+
+std::shared_ptr<const ImageSource> open_files(const Options& o, Split split, bool masks) {
   const std::string app = app_name(o.app);
   const Shape& image = o.model.image;
-  if (app == "synthetic")
-    return std::make_shared<SyntheticImages>(SyntheticOptions{.classes = static_cast<int>(o.model.classes),
-                                                              .height = image.height,
-                                                              .width = image.width,
-                                                              .size = o.synthetic_images,
-                                                              .seed = o.train.seed});
-  if (app == "medical") {
-    VipsOptions files{.path = o.datapath, .height = image.height, .width = image.width};
-    std::copy_n(o.mean.begin(), 3, files.mean.begin());
-    std::copy_n(o.deviation.begin(), 3, files.deviation.begin());
-    files.classes = static_cast<int>(o.model.classes);
-    return std::make_shared<VipsImages>(files);
+  if (app == "synthetic") {
+    // Another seed gives other images of the same classes.
+    const bool train = split == Split::train;
+    return std::make_shared<SyntheticImages>(
+        SyntheticOptions{.classes = static_cast<int>(o.model.classes),
+                         .height = image.height,
+                         .width = image.width,
+                         .size = train ? o.synthetic_images : (o.synthetic_images + 3) / 4,
+                         .seed = train ? o.train.seed : o.train.seed + 1'000'000'007,
+                         .mask_classes = masks ? static_cast<int>(o.model.classes) : 0});
   }
   require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
+  require(!masks, "--model ", o.model.name,
+          " needs a mask for each image, and CIFAR-10 has none; use --app medical or synthetic");
   require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
           "; use --image-size 32");
   require(o.model.classes == 10, "CIFAR-10 has 10 classes; use --num-classes 10");
-  return std::make_shared<Cifar10>(Cifar10Options{.folder = o.datapath});
+  return std::make_shared<Cifar10>(Cifar10Options{.folder = o.datapath, .split = split});
 }
 
-std::shared_ptr<const ImageSource> open_images(const Options& o) {
-  auto images = open_files(o);
-  AugmentOptions augment = o.augment;
-  augment.seed = o.train.seed;
-  if (augment.any()) images = std::make_shared<Augmented>(std::move(images), augment);
-  return images;
-}
+// The sets of a job while they are opened: those of files may still lose images.
+class DataSets {
+ public:
+  explicit DataSets(const Options& options) : options_(options) {}
+
+  /// masks: a label for each pixel is needed.
+  void open(bool masks) {
+    masks_ = masks;
+    require((masks && app_name(options_.app) == "medical") || (options_.mask_values.empty() && !options_.mask_ignore),
+            "--mask-values and --mask-ignore are about the mask files of --app medical for a network that labels "
+            "pixels, like --model unet; leave them out");
+    const bool only = options_.evaluation.only;
+    images_ = open_one(only ? evaluated_split(options_) : Split::train, {});
+    if (only) return;
+    if (options_.evaluation.every) {
+      validation_ = open_one(Split::test, images_->class_names());
+      require(validation_->class_names() == images_->class_names(), "the classes of the validation set are called ",
+              "otherwise than those of the training set: ", validation_->describe());
+    }
+    AugmentOptions augment = options_.augment;
+    augment.seed = options_.train.seed;
+    if (augment.any()) images_ = std::make_shared<Augmented>(images_, augment);
+  }
+
+  void leave_out_bad_images(const Launch& launch) {
+    if (options_.on_bad_image != "skip") return;
+    const double crop = options_.evaluation.only ? 1 : std::sqrt(options_.augment.crop_min);
+    for (const auto& files : files_) tessera::leave_out_bad_images(*files, crop, launch);
+  }
+
+  std::shared_ptr<const ImageSource> images() const { return images_; }
+  std::shared_ptr<const ImageSource> validation() const { return validation_; }
+
+ private:
+  std::shared_ptr<const ImageSource> open_one(Split split, const std::vector<std::string>& names) {
+    if (app_name(options_.app) != "medical") return open_files(options_, split, masks_);
+    files_.push_back(open_image_files(options_, split, masks_, names));
+    return files_.back();
+  }
+
+  const Options& options_;
+  bool masks_ = false;
+  std::vector<std::shared_ptr<VipsImages>> files_;
+  std::shared_ptr<const ImageSource> images_, validation_;
+};
 
 void check_values(const Options& o, Problems& problems) {
   problems.check(o.dtype != "bfloat16", "--dtype bfloat16 is for GPUs, which this version cannot use yet; use float32");
@@ -69,6 +153,14 @@ void check_values(const Options& o, Problems& problems) {
   problems.check(o.num_epochs > 0, "--num-epochs ", o.num_epochs, " must be at least 1");
   problems.check(o.threads.value_or(1) > 0, "--threads ", o.threads.value_or(1), " must be at least 1");
   problems.check(o.train.loader_workers >= 0, "--num-workers ", o.train.loader_workers, " must not be negative");
+  problems.check(o.evaluation.every.value_or(1) > 0, "--eval-every ", o.evaluation.every.value_or(1),
+                 " must be at least 1");
+  problems.check(o.evaluation.datapath.empty() || (o.evaluation.every && app_name(o.app) == "medical"),
+                 "--val-datapath is for --eval-every and --app medical");
+  const auto names = static_cast<std::int64_t>(o.class_names.size());
+  problems.check(names == 0 || (names == o.model.classes && app_name(o.app) == "medical"), "--class-names are ", names,
+                 " names, for --app medical and --num-classes ", o.model.classes);
+  problems.check(o.on_bad_image == "fail" || app_name(o.app) == "medical", "--on-bad-image is for --app medical");
   problems.check(o.mean.size() == 3, "--mean takes three numbers: of red, green and blue");
   problems.check(o.deviation.size() == 3, "--std takes three numbers: of red, green and blue");
   problems.check(o.synthetic_images > 0, "--synthetic-images ", o.synthetic_images, " must be at least 1");
@@ -100,9 +192,18 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   const char* group = "Network";
   command.add_option("--model", o.model.name, "one of " + names)->capture_default_str()->group(group);
   command.add_option("--depth", o.model.depth, "layers: resnet_v1 takes 6n+2, resnet_v2 9n+2")->group(group);
-  command.add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18)")->group(group);
-  command.add_option("--num-filters", o.model.num_filters, "amoebanet: a multiple of 8 (416)")->group(group);
-  command.add_option("--num-classes", o.model.classes, "classes")->capture_default_str()->group(group);
+  command
+      .add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18); unet: levels (4)")
+      ->group(group);
+  command
+      .add_option("--num-filters", o.model.num_filters,
+                  "amoebanet: a multiple of 8 (416); unet: channels of the first level (64)")
+      ->group(group);
+  command.add_option("--upsampling", o.model.upsampling, "unet: transposed (convolution, the default) or bilinear")
+      ->group(group);
+  command.add_option("--num-classes", o.model.classes, "classes of images, or of pixels (unet)")
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--image-size", o.image_size, "512, or height x width: 300x170")
       ->capture_default_str()
       ->group(group);
@@ -110,6 +211,15 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   group = "Data";
   command.add_option("--app", o.app, "medical, cifar or synthetic (or 1, 2, 3)")->capture_default_str()->group(group);
   command.add_option("--datapath", o.datapath, "folder of the data set")->capture_default_str()->group(group);
+  command
+      .add_option("--class-names", o.class_names,
+                  "--app medical: what labels 0, 1, ... are called; the names in the training set, sorted, by default")
+      ->delimiter(',')
+      ->group(group);
+  command.add_option("--on-bad-image", o.on_bad_image, "--app medical: fail, or skip after a look at all files")
+      ->check(CLI::IsMember({"fail", "skip"}))
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--synthetic-images", o.synthetic_images, "images an epoch of --app synthetic")
       ->capture_default_str()
       ->group(group);
@@ -120,6 +230,13 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--std", o.deviation, "--app medical: their standard deviations")
       ->delimiter(',')
       ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--mask-values", o.mask_values,
+                  "--app medical with masks: the values that stand for class 0, 1, ...: 0,255 (0,1,2,...)")
+      ->delimiter(',')
+      ->group(group);
+  command.add_option("--mask-ignore", o.mask_ignore, "--app medical with masks: the value of pixels that do not count")
       ->group(group);
   command.add_option("--num-workers", o.train.loader_workers, "threads that read ahead; 0 reads in the step")
       ->capture_default_str()
@@ -227,7 +344,10 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--threads", o.threads, "threads of each rank; by default the cores are shared out to the ranks that work at the same time")->group(group);
+  command
+      .add_option("--threads", o.threads,
+                  "threads of each rank; by default the cores are shared out to the ranks that work at the same time")
+      ->group(group);
   command
       .add_option("--memory-limit", o.memory_limit,
                   "refuse a plan in which a rank needs more than this, by estimate: 8GiB, 500MiB")
@@ -272,7 +392,9 @@ void check_memory(const Job& job, const Options& o) {
 
 }  // namespace
 
-Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_started, int ranks_on_node) {
+Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
+  const auto ranks_started = launch.ranks_started();
+  const int ranks_on_node = launch.ranks_on_node();
   Problems problems;
   check_values(o, problems);
   problems.absorb([&] { check_plan_options(o.plan); });
@@ -280,22 +402,27 @@ Job make_job(Options& o, const ModelRegistry& models, std::optional<int> ranks_s
   o.train.recompute = o.recompute == "none" ? Recompute::none : Recompute::norm;
 
   Job job;
+  DataSets data(o);
   problems.absorb([&] {
     o.model.image = parse_image_size(o.image_size);
     problems.absorb([&] { job.graph = models.build(o.model); });
-    if (o.model.classes > 0 && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
-      job.images = open_images(o);
+    // Whether images need masks is for the network to say.
+    if (!job.graph.nodes().empty() && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
+      data.open(job.graph.label_kind() == LabelKind::pixel);
   });
   problems.throw_if_any();
 
   job.plan = make_plan(job.graph, o.plan, ranks_started);
   if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();
   const std::int64_t batch = job.plan.global_batch();
-  require(batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
+  data.leave_out_bad_images(launch);
+  job.images = data.images();
+  job.validation = data.validation();
+  require(o.evaluation.only || batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
           batch == o.plan.batch_size ? std::string() : concat(" (", batch, " over all copies)"), " is more than the ",
           job.images->size(), " images there are; use a smaller one",
           app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
-  job.steps = o.steps.value_or(o.num_epochs * (job.images->size() / batch));
+  job.steps = o.evaluation.only ? 0 : o.steps.value_or(o.num_epochs * (job.images->size() / batch));
   o.train.steps = job.steps;
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   for (int rank = 0; rank < job.plan.ranks(); ++rank)

@@ -17,14 +17,41 @@ class App;
 
 namespace tessera {
 
+class Launch;
+
+/// What is evaluated, and by which weights; train has only the first two.
+struct EvaluationOptions {
+  std::optional<std::int64_t> every;  ///< steps
+  std::string datapath;               ///< --val-datapath
+  std::string split = "val";
+  std::string weights;
+  std::string output;
+  /// For the commands that do not train: there is no training set, and Job::images is what is evaluated.
+  bool only = false;
+  bool labels_optional = false;
+};
+
+/// --checkpoint-dir and its neighbours; unset: not given.
+struct CheckpointOptions {
+  std::string dir;
+  std::optional<std::int64_t> every, keep;
+  std::string resume;
+  std::optional<std::string> on_save_error;
+  std::string init_from;
+};
+
 struct Options {
   // What is trained: these change results.
   ModelOptions model{.name = "resnet_v2", .image = {3, 32, 32}, .classes = 10};
   std::string image_size = "32";
   std::string app = "synthetic";
   std::string datapath = "./train";
+  std::vector<std::string> class_names;
+  std::string on_bad_image = "fail";
   std::int64_t synthetic_images = 4096;
   std::vector<double> mean{0.485, 0.456, 0.406}, deviation{0.229, 0.224, 0.225};
+  std::vector<int> mask_values;
+  std::optional<int> mask_ignore;
   AugmentOptions augment;
   std::int64_t num_epochs = 1;
   std::optional<std::int64_t> steps;
@@ -41,6 +68,9 @@ struct Options {
   std::string recompute = "norm";
   std::string json;
   std::string trace;
+  EvaluationOptions evaluation;
+  CheckpointOptions checkpoints;
+  std::string log_dir;
   bool timeline = false;
   std::string config;
   double tolerance = 0;
@@ -60,6 +90,7 @@ struct Job {
   Graph graph;
   Plan plan;
   std::shared_ptr<const ImageSource> images;
+  std::shared_ptr<const ImageSource> validation;  ///< for --eval-every
   std::int64_t steps = 0;
   std::vector<int> threads;  ///< by rank
 };
@@ -69,6 +100,7 @@ using MemoryNeeds = std::vector<double>;
 MemoryNeeds memory_needs(const Job& job, const Options& options);
 
 /// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.
-Job make_job(Options& options, const ModelRegistry& models, std::optional<int> ranks_started, int ranks_on_node);
+/// Collective over the processes of the launch.
+Job make_job(Options& options, const ModelRegistry& models, const Launch& launch);
 
 }  // namespace tessera

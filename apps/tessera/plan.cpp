@@ -8,7 +8,8 @@
 namespace tessera {
 
 void run_plan(Options& options, const ModelRegistry& models, const Launch& launch) {
-  const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
+  options.on_bad_image = "fail";  // no image is read
+  const Job job = make_job(options, models, launch);
   if (!launch.speaks()) return;
   fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
   Table memory({"rank", "stages", "memory, estimated"});

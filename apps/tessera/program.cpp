@@ -4,11 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <map>
 
+#include "checkpoints.h"
 #include "commands.h"
+#include "evaluation.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -51,10 +54,14 @@ struct Commands {
   CLI::App* train = nullptr;
   CLI::App* plan = nullptr;
   CLI::App* verify = nullptr;
+  CLI::App* eval = nullptr;
+  CLI::App* predict = nullptr;
   CLI::App* halo = nullptr;
+  CLI::App* export_weights = nullptr;
   std::map<std::string, CLI::App*> bench;
   std::map<const CLI::App*, Options> options;
   HaloOptions halo_options;
+  ExportOptions export_options;
 };
 
 void add_network_command(Commands& commands, CLI::App* command, const ModelRegistry& models) {
@@ -86,7 +93,16 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   commands.plan = app.add_subcommand("plan", "print who would run what, without running it");
   commands.verify = app.add_subcommand(
       "verify", "compare a plan with sequential training, or one rank with torch's autograd, number by number");
-  for (auto* command : {commands.train, commands.plan, commands.verify}) add_network_command(commands, command, models);
+  commands.eval = app.add_subcommand("eval", "how good weights are on a data set");
+  commands.predict = app.add_subcommand("predict", "write the probability of each class for each image to a CSV file");
+  for (auto* command : {commands.train, commands.plan, commands.verify, commands.eval, commands.predict})
+    add_network_command(commands, command, models);
+  add_validation_flags(*commands.train, commands.options[commands.train].evaluation);
+  for (auto* command : {commands.eval, commands.predict})
+    add_weights_flags(*command, commands.options[command].evaluation);
+  commands.predict->add_option("-o,--output", commands.options[commands.predict].evaluation.output, "the CSV file")
+      ->required()
+      ->group("Output");
   commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "a picture of the schedule")
       ->group("Output");
   const auto add_trace = [&](CLI::App* command) {
@@ -96,6 +112,10 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
         ->group("Output");
   };
   add_trace(commands.train);
+  Options& train = commands.options[commands.train];
+  add_checkpoint_flags(*commands.train, train.checkpoints);
+  commands.train->add_option("--log-dir", train.log_dir, "folder for metrics.jsonl and TensorBoard's event files")
+      ->group("Output");
   Options& verify = commands.options[commands.verify];
   verify.dtype = "float64";  // differences are meant to be seen
   commands.verify
@@ -118,6 +138,14 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   }
   commands.halo = bench->add_subcommand("halo", "the exchange of margins alone");
   add_halo_flags(*commands.halo, commands.halo_options);
+
+  commands.export_weights = app.add_subcommand("export", "write the weights of a checkpoint to one safetensors file");
+  ExportOptions& o = commands.export_options;
+  commands.export_weights
+      ->add_option("checkpoint", o.checkpoint, "a checkpoint, or a --checkpoint-dir: the newest whole one there")
+      ->required();
+  commands.export_weights->add_option("-o,--output", o.output, "the file")->required();
+  commands.export_weights->add_flag("--quiet", o.quiet, "print errors only");
 }
 
 // The lines of a file of flags, as arguments; those that the command line gives, too, are left out.
@@ -141,6 +169,7 @@ std::vector<std::string> flags_from_file(const CLI::App& command, const std::str
 }  // namespace
 
 int run_program(int argc, char** argv, const ModelRegistry& models) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error like a full disk
   std::vector<std::string> arguments(argv + 1, argv + argc);
   // Twice at most: the second time with the flags of --config.
   for (bool with_file = false;; with_file = true) {
@@ -176,12 +205,16 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
       return code(ExitCode::ok);
     }
     if (command == commands.halo) return guarded([&](const Launch& l) { run_bench_halo(commands.halo_options, l); });
+    if (command == commands.export_weights)
+      return guarded([&](const Launch& l) { run_export(commands.export_options, l); });
     if (const auto found = commands.options.find(command); found != commands.options.end()) {
       Options& options = found->second;
       return guarded([&](const Launch& l) {
         if (command == commands.train) return run_train(options, models, l, argc, argv);
         if (command == commands.plan) return run_plan(options, models, l);
         if (command == commands.verify) return run_verify(options, models, l);
+        if (command == commands.eval) return run_eval(options, models, l);
+        if (command == commands.predict) return run_predict(options, models, l);
         run_bench(options, command->get_name(), models, l, argc, argv);
       });
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "checkpoints.h"
 #include "run.h"
 #include "tessera/base/text.h"
 
@@ -19,9 +20,9 @@ Progress::Progress(const ProgressOptions& options)
 
 void Progress::step(const StepReport& r, std::int64_t peak_bytes) {
   // The first step also pays for memory and for the choice of kernels, so it counts only while it is alone.
-  seconds_per_step_ = r.step <= 1 ? r.seconds : 0.9 * seconds_per_step_ + 0.1 * r.seconds;
+  seconds_per_step_ = ++shown_ <= 2 ? r.seconds : 0.9 * seconds_per_step_ + 0.1 * r.seconds;
   const std::int64_t done = r.step + 1;
-  if (options_.quiet || (!terminal_ && done != 1 && done != options_.steps && done % line_every_ != 0)) return;
+  if (options_.quiet || (!terminal_ && shown_ != 1 && done != options_.steps && done % line_every_ != 0)) return;
   std::string line = fmt::format(
       "step {}/{}  epoch {}  loss {:.4f}  {}  data {:.0f}%  memory {}  left {}", done, options_.steps, r.epoch + 1,
       r.loss, human_speed(static_cast<double>(options_.batch_size) / r.seconds), 100 * r.part(Part::data) / r.seconds,
@@ -39,10 +40,22 @@ void Progress::step(const StepReport& r, std::int64_t peak_bytes) {
   std::fflush(stdout);
 }
 
+void Progress::say(const std::string& line) {
+  finish();
+  if (options_.quiet) return;
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
 void Progress::finish() {
   if (open_) fmt::print("\n");
   open_ = false;
   std::fflush(stdout);
+}
+
+void Progress::warn(const std::string& message) {
+  finish();
+  print_warning(message);
 }
 
 }  // namespace tessera

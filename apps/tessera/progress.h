@@ -19,14 +19,19 @@ class Progress {
  public:
   explicit Progress(const ProgressOptions& options);
   void step(const StepReport& report, std::int64_t peak_bytes);
+  /// A line that stays: the progress of the next step begins a new one.
+  void say(const std::string& line);
   /// Ends the line, if one is open.
   void finish();
+  /// A warning, on a line of its own; also when quiet.
+  void warn(const std::string& message);
 
  private:
   const ProgressOptions options_;
   const bool terminal_;
   bool open_ = false;
   std::int64_t line_every_;
+  std::int64_t shown_ = 0;       ///< steps of this process, which may have started at a later one
   double seconds_per_step_ = 0;  ///< a running mean
 };
 

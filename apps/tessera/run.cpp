@@ -7,7 +7,9 @@
 
 #include <numeric>
 
+#include "evaluation.h"
 #include "progress.h"
+#include "run_log.h"
 #include "tessera/base/text.h"
 #include "tessera/oracle/verify.h"
 #include "tessera/runtime/threads.h"
@@ -62,7 +64,8 @@ std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& min
   return out;
 }
 
-void train_rank(const Options& options, const Job& job, const RunOptions& run, Communicator& world, RunReport& report) {
+void train_rank(const Options& options, const Job& job, const RunOptions& run, const Start& start, Communicator& world,
+                RunReport& report) {
   use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], run.ranks_in_process);
   const auto account = std::make_shared<MemoryAccount>();
   const MemoryScope scope(account);
@@ -71,12 +74,35 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
   std::vector<TraceEvent> events;
   if (run.record) trainer.record(&events);
   Progress progress({job.steps, job.plan.global_batch(), run.quiet || !speaks, run.every_step});
+  std::optional<Evaluator> evaluator;
+  if (job.validation)
+    evaluator.emplace(job.graph, job.plan, trainer.parameters_of(Evaluator::stage_of(job.plan, world.rank().value)),
+                      EvaluatorOptions{.dtype = options.train.dtype, .loader_workers = options.train.loader_workers},
+                      job.validation, &world);
+  const Warn warn = [&](const std::string& message) { progress.warn(message); };
+  RunCheckpoints checkpoints(options, job, start, world.rank().value, trainer, warn);
+  RunLog log({.dir = speaks ? options.log_dir : "",
+              .start = start.step,
+              .resumed = !options.checkpoints.resume.empty(),
+              .batch_size = job.plan.global_batch(),
+              .warn = warn});
   std::vector<StepReport> steps;
+  std::vector<RunReport::EvaluationAt> evaluations;
   try {
-    for (std::int64_t s = 0; s < job.steps; ++s) {
+    while (trainer.steps_done() < job.steps) {
       steps.push_back(trainer.step());
       progress.step(steps.back(), account->peak_bytes());
+      log.step(steps.back(), account->peak_bytes());
+      const std::int64_t done = trainer.steps_done();
+      if (evaluator && (done % *options.evaluation.every == 0 || done == job.steps)) {
+        evaluations.push_back({done, evaluator->run()});
+        const Evaluation& result = evaluations.back().result;
+        progress.say(fmt::format("step {}/{}  validation  {}", done, job.steps, evaluation_line(result)));
+        log.write(done, evaluation_metrics(result));
+      }
+      checkpoints.after_step();
     }
+    checkpoints.finish();
   } catch (...) {
     progress.finish();  // the message starts on a line of its own
     throw;
@@ -88,6 +114,7 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
   auto traces = run.record ? gathered(events, world) : std::vector<std::vector<TraceEvent>>{};
   if (!speaks) return;
   report.steps = std::move(steps);
+  report.evaluations = std::move(evaluations);
   report.events = std::move(traces);
   for (int r = 0; r < world.size(); ++r) {
     const double* from = all.data_ptr<double>() + r * static_cast<std::int64_t>(figures);
@@ -99,13 +126,14 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
 
 }  // namespace
 
-RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run) {
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run,
+                       const Start& start) {
   run.ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   RunReport report;
   report.model = options.model.name;
   report.dtype = options.dtype;
   report.threads = job.threads;
-  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, world, report); });
+  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
   return report;
 }
 

@@ -1,6 +1,7 @@
 // The training loop of all ranks, for every command that trains.
 #pragma once
 
+#include "checkpoints.h"
 #include "launch.h"
 #include "options.h"
 #include "tessera/io/report.h"
@@ -14,8 +15,10 @@ struct RunOptions {
   int ranks_in_process = 1;  ///< filled in by run_training()
 };
 
-/// Trains job.steps steps on all ranks. The report is whole on the process that speaks.
-RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run);
+/// Trains on all ranks until job.steps steps are done, from where the run starts. The report is whole on the process
+/// that speaks.
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run,
+                       const Start& start = {});
 
 /// Compares the job's plan with the run that is known to be right. Throws Error when they differ.
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance);

@@ -3,14 +3,16 @@
 #include <algorithm>
 
 #include "commands.h"
+#include "evaluation.h"
 #include "run.h"
+#include "run_log.h"
 #include "tessera/base/text.h"
 #include "tessera/io/trace.h"
 
 namespace tessera {
 namespace {
 
-void describe(const Options& options, const Job& job) {
+void describe(const Options& options, const Job& job, const Start& start) {
   const auto [fewest, most] = std::minmax_element(job.threads.begin(), job.threads.end());
   const std::string threads = *fewest == *most ? std::to_string(*fewest) : fmt::format("{} to {}", *fewest, *most);
   fmt::print("{} on {}, {} trainable parameters, {}, {} {} of {} {}, batch {}\n", options.model.name,
@@ -18,22 +20,32 @@ void describe(const Options& options, const Job& job) {
              job.plan.ranks(), job.plan.ranks() == 1 ? "rank" : "ranks", threads, threads == "1" ? "thread" : "threads",
              job.plan.global_batch());
   if (options.verbose) fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  fmt::print("{}", start.message);
   std::fflush(stdout);
 }
 
 }  // namespace
 
 void run_train(Options& options, const ModelRegistry& models, const Launch& launch, int argc, char** argv) {
-  const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
-  if (launch.speaks()) {
+  const Job job = make_job(options, models, launch);
+  launch.told([&] {
     check_writable("--json", options.json);
     check_writable("--trace", options.trace);
-  }
+    check_log_dir(options.log_dir, !options.checkpoints.resume.empty());
+    return std::string();
+  });
   install_cpu_allocator();
-  if (launch.speaks() && !options.quiet) describe(options, job);
+  const Start start = find_start(options, job, launch);
+  const bool prints = launch.speaks() && !options.quiet;
+  if (prints) describe(options, job, start);
+  if (start.step >= job.steps) {
+    if (prints) fmt::print("all {} steps are done; for more, give more --steps or --num-epochs\n", job.steps);
+    return;
+  }
 
-  RunReport report = run_training(
-      options, job, launch, {.quiet = options.quiet, .every_step = options.verbose, .record = !options.trace.empty()});
+  RunReport report =
+      run_training(options, job, launch,
+                   {.quiet = options.quiet, .every_step = options.verbose, .record = !options.trace.empty()}, start);
   if (!launch.speaks()) return;
   report.command.assign(argv, argv + argc);
   const Spread speed = images_per_second(report.steps, job.plan.global_batch());
@@ -43,6 +55,8 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
                human_speed(speed.high),
                human_bytes(*std::max_element(report.peak_bytes.begin(), report.peak_bytes.end())),
                report.peak_bytes.size() > 1 ? " a rank" : "");
+    if (!report.evaluations.empty())
+      fmt::print("{}", evaluation_table(report.evaluations.back().result, job.validation->class_names()));
     if (options.verbose) fmt::print("{}", breakdown_table(report, job.plan));
   }
   if (!options.json.empty()) write_report(options.json, report, job.plan, job.graph);

@@ -10,7 +10,7 @@ namespace tessera {
 
 void run_verify(Options& options, const ModelRegistry& models, const Launch& launch) {
   if (!options.steps) options.steps = 3;
-  const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
+  const Job job = make_job(options, models, launch);
   if (launch.speaks()) check_writable("--json", options.json);
   install_cpu_allocator();
   const double tolerance = options.tolerance > 0 ? options.tolerance : verify_tolerance(options.train.dtype);

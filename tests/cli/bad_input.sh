@@ -6,26 +6,7 @@ tessera=$1
 mpirun=${2:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failures=0
-
-# expect CODE PATTERN... -- COMMAND...: runs the command, wants the exit code and every pattern in its output.
-expect() {
-  local code=$1 patterns=()
-  shift
-  while [ "$1" != -- ]; do patterns+=("$1"); shift; done
-  shift
-  local output status
-  output=$(timeout 60 "$@" 2>&1)
-  status=$?
-  local good=1
-  [ "$status" = "$code" ] || good=0
-  for pattern in "${patterns[@]}"; do grep -qF -e "$pattern" <<<"$output" || good=0; done
-  if [ $good = 0 ]; then
-    failures=$((failures + 1))
-    printf 'FAILED: %s\n  wanted exit code %s and: %s\n  got exit code %s and:\n%s\n' "$*" "$code" \
-      "$(printf '«%s» ' "${patterns[@]}")" "$status" "$(sed 's/^/    /' <<<"$output")"
-  fi
-}
+. "$(dirname "$0")/expect.sh"
 
 train=("$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16)
 
@@ -56,6 +37,16 @@ for flag in "--device cuda" "--dtype bfloat16"; do
   # shellcheck disable=SC2086
   expect 2 "${flag%% *}" -- "${train[@]}" $flag
 done
+# Networks that label pixels, and those that do not.
+unet=("$tessera" train --model unet --num-layers 2 --num-filters 4 --image-size 16 --batch-size 4 --steps 2)
+expect 2 "--upsampling nearest" "bilinear" -- "${unet[@]}" --upsampling nearest
+expect 2 "--upsampling" "resnet_v1" -- "${train[@]}" --upsampling bilinear
+expect 2 "255 classes" "--num-classes" -- "${unet[@]}" --num-classes 300
+expect 2 "CIFAR-10 has none" "--app" -- "${unet[@]}" --app cifar --datapath "$work"
+expect 2 "--mask-values" -- "${train[@]}" --mask-values 0,255
+expect 2 "--mask-ignore" -- "${unet[@]}" --mask-ignore 7
+expect 2 "leaves a tile empty" "3x3" -- \
+  "$tessera" train --model unet --num-layers 2 --image-size 12 --batch-size 4 --grid 5x5
 # Plans that cannot be.
 expect 2 "--spatial-size 3" "--split-size 3" -- "${train[@]}" --num-spatial-parts 2 --spatial-size 3 --split-size 2
 expect 2 "leaves a tile empty" "layer" "4x4" -- "${train[@]}" --grid 5x5
@@ -86,6 +77,37 @@ head -c 5000 /dev/zero >"$work/cifar/data_batch_3.bin"
 expect 2 "data_batch_3.bin" "5000" -- "$tessera" train --app cifar --datapath "$work/cifar"
 head -c 3073 /dev/zero | tr '\0' '\377' >"$work/cifar/data_batch_3.bin"
 expect 2 "data_batch_3.bin" "255" -- "$tessera" train --app cifar --datapath "$work/cifar"
+
+# Image files: lists with holes, a broken one, and what is evaluated.
+mkdir -p "$work/data/train/a" "$work/data/train/b" "$work/data/val/a" "$work/data/val/b"
+for folder in "$work"/data/*/*; do
+  for i in 1 2 3 4; do
+    { printf 'P6\n20 18\n255\n'; head -c $((20 * 18 * 3)) /dev/zero | tr '\0' "\\1${i}0"; } >"$folder/$i.ppm"
+  done
+done
+files=("$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16 --num-classes 2 --app medical)
+expect 0 "step 2/2" "accuracy" "as b" -- "${files[@]}" --datapath "$work/data" --eval-every 1
+printf 'path,label\ndata/train/a/1.ppm,0\ndata/train/a/9.ppm,1\n' >"$work/list.csv"
+expect 2 "list.csv' line 3" "9.ppm' does not exist" -- "${files[@]}" --datapath "$work/list.csv"
+printf 'path,label\ndata/train/a/1.ppm,0\ndata/train/a/2.ppm,\n' >"$work/list.csv"
+expect 2 "list.csv' line 3: no label" -- "${files[@]}" --datapath "$work/list.csv"
+printf 'data/train/a/1.ppm,a\ndata/train/b/1.ppm,b\ndata/train/a/2.ppm,a\ndata/train/b/2.ppm,b\n' >"$work/list.csv"
+expect 2 "--val-datapath" -- "${files[@]}" --datapath "$work/list.csv" --eval-every 1
+expect 0 "validation" "(8 images" -- "${files[@]}" --datapath "$work/list.csv" --eval-every 1 --val-datapath "$work/data/val" \
+  --class-names a,b
+expect 2 "--val-datapath" -- "${files[@]}" --datapath "$work/data/train" --eval-every 1
+expect 2 "--eval-every 0" -- "${files[@]}" --datapath "$work/data" --eval-every 0
+expect 2 "--class-names" "--num-classes 2" -- "${files[@]}" --datapath "$work/data" --class-names a,b,c
+expect 2 "--on-bad-image" -- "${train[@]}" --on-bad-image skip
+head -c 500 "$work/data/train/b/3.ppm" >"$work/cut" && mv "$work/cut" "$work/data/train/b/3.ppm"
+echo "no image" >"$work/data/val/a/4.ppm"
+expect 1 "train/b/3.ppm'" "--on-bad-image skip" -- "${files[@]}" --datapath "$work/data"
+expect 0 "left out: image '$work/data/train/b/3.ppm'" "left out 1 of 8" "val/a/4.ppm'" "7 images" "(7 images" "step 2/2" -- \
+  "${files[@]}" --datapath "$work/data" --eval-every 2 --on-bad-image skip --num-spatial-parts 2
+expect 2 "--weights" -- "$tessera" eval
+expect 2 "--weights" "nowhere" -- "$tessera" eval --weights "$work/nowhere"
+expect 2 "--weights" "list.csv" -- "$tessera" eval --weights "$work/list.csv"
+expect 2 "--output" -- "$tessera" predict --weights "$work/nowhere"
 
 # A loss that is not a number: the step, and an exit code of its own.
 expect 3 "at step" "--lr" -- "$tessera" train --steps 20 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16 \

@@ -32,6 +32,12 @@ python3 -c "import json,sys; v=json.load(open('$work/verify.json')); assert v['p
 if "$tessera" verify "${small[@]}" --steps 1 --tolerance 1e-30 >"$work/log" 2>&1; then fail "an impossible tolerance passed"; fi
 grep -q "NOT EQUAL" "$work/log" || fail "no verdict"
 
+# A class for every pixel.
+small_unet=(--model unet --num-layers 2 --num-filters 4 --image-size 19x22 --num-classes 3)
+says "step 3/3 .* images/s" "$tessera" train "${small_unet[@]}" --batch-size 4 --steps 3
+says "^equal" "$tessera" verify "${small_unet[@]}" --batch-size 4 --parts 2 --split-size 2 --grid 2x2,2x2
+says "^equal" "$tessera" verify "${small_unet[@]}" --batch-size 2 --upsampling bilinear
+
 # Flags from a file; the command line wins.
 printf 'model = "resnet_v1"\ndepth = 8\nimage-size = "16"\nbatch-size = 4\nsteps = 2\n' >"$work/flags.toml"
 says "step 2/2" "$tessera" train --config "$work/flags.toml"

@@ -36,6 +36,17 @@ inline ModelOptions amoebanet(std::int64_t height, std::int64_t width) {
   return {.name = "amoebanet", .image = {3, height, width}, .classes = 5, .num_layers = 3, .num_filters = 16};
 }
 
+/// Two levels of four channels at first: small enough for a table.
+inline ModelOptions unet(std::int64_t height, std::int64_t width, std::string upsampling = "transposed",
+                         std::int64_t levels = 2) {
+  return {.name = "unet",
+          .image = {3, height, width},
+          .classes = 4,
+          .num_layers = levels,
+          .num_filters = 4,
+          .upsampling = std::move(upsampling)};
+}
+
 inline Value conv_norm_relu(Graph& g, Value x, const ConvOptions& options, const std::string& name) {
   return g.relu(g.batch_norm(g.conv(x, options, name), name + ".bn"));
 }
@@ -88,8 +99,9 @@ inline Graph wide() {
 }
 
 /// Three steps in float64 against sequential training: loss, gradients, statistics, parameters, each to 1e-10, and all
-/// copies of a parameter alike to the bit. Under mpirun a plan that needs more ranks than there are is skipped.
-inline void expect_like_one_device(const Row& row) {
+/// copies of a parameter alike to the bit. Under mpirun a plan that needs more ranks than there are is skipped. Images
+/// are synthetic unless given.
+inline void expect_like_one_device(const Row& row, std::shared_ptr<const ImageSource> images = nullptr) {
   const Graph graph = row.graph ? *row.graph : builtin_models().build(row.model);
   const Plan plan = make_plan(graph, row.plan);
   if (plan.ranks() > test::most_ranks(1000)) GTEST_SKIP() << "needs " << plan.ranks() << " ranks";
@@ -99,9 +111,15 @@ inline void expect_like_one_device(const Row& row) {
                              .dtype = at::kDouble,
                              .recompute = row.recompute};
   const Shape& image = graph.nodes().front().shape;
-  const std::int64_t classes = graph.input_shapes(graph.nodes().back())[0].channels;
-  const auto images = std::make_shared<SyntheticImages>(SyntheticOptions{
-      .classes = static_cast<int>(classes), .height = image.height, .width = image.width, .size = 64, .seed = 5});
+  const auto classes = static_cast<int>(graph.shape(graph.logits()).channels);
+  if (!images)
+    images = std::make_shared<SyntheticImages>(
+        SyntheticOptions{.classes = classes,
+                         .height = image.height,
+                         .width = image.width,
+                         .size = 64,
+                         .seed = 5,
+                         .mask_classes = graph.label_kind() == LabelKind::pixel ? classes : 0});
   Verification result;
   test::on_ranks(plan.ranks(), [&](Communicator& world) {
     const Verification mine = verify(graph, plan, options, images, &world);

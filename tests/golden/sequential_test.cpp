@@ -20,7 +20,12 @@ constexpr int steps = 3;
 std::shared_ptr<SyntheticImages> images_for(const Graph& graph, int classes) {
   const Shape& image = graph.nodes()[0].shape;
   return std::make_shared<SyntheticImages>(
-      SyntheticOptions{.classes = classes, .height = image.height, .width = image.width, .size = 64, .seed = 5});
+      SyntheticOptions{.classes = classes,
+                       .height = image.height,
+                       .width = image.width,
+                       .size = 64,
+                       .seed = 5,
+                       .mask_classes = graph.label_kind() == LabelKind::pixel ? classes : 0});
 }
 
 // Three steps of SGD with momentum and weight decay on both sides; loss, gradients, statistics, parameters.
@@ -44,13 +49,16 @@ void expect_equal_to(const std::shared_ptr<OracleModel>& theirs, const ModelOpti
   }
   ASSERT_EQ(tensors.size(), trainer.parameters()[0]->all().size());
   torch::optim::SGD optimizer(theirs->parameters(), torch::optim::SGDOptions(0.02).momentum(0.9).weight_decay(1e-3));
-  Loader batches(images, {.batch_size = 4, .seed = 5, .dtype = at::kDouble});
+  LoaderOptions reading{.batch_size = 4, .seed = 5, .dtype = at::kDouble};
+  if (images->mask_classes() > 0) reading.mask_dtype = at::kLong;
+  Loader batches(images, reading);
 
   for (int step = 0; step < steps; ++step) {
     SCOPED_TRACE(tessera::concat("step ", step + 1));
     const Batch batch = batches.next();
     optimizer.zero_grad();
-    const auto loss = torch::nn::functional::cross_entropy(theirs->forward(batch.images.contiguous()), batch.labels);
+    const auto loss = torch::nn::functional::cross_entropy(theirs->forward(batch.images.contiguous()),
+                                                           batch.masks.defined() ? batch.masks : batch.labels);
     loss.backward();
     optimizer.step();
     const StepReport report = trainer.step();
@@ -75,6 +83,20 @@ TEST(Sequential, ResnetV2EqualsTorch) {
 TEST(Sequential, AmoebanetEqualsTorch) {
   expect_equal_to(oracle_amoebanet(3, 32, 7),
                   {.name = "amoebanet", .image = {3, 131, 114}, .classes = 7, .num_layers = 3, .num_filters = 32});
+}
+
+TEST(Sequential, UnetEqualsTorch) {
+  expect_equal_to(oracle_unet(3, 6, 5, false),
+                  {.name = "unet", .image = {3, 45, 62}, .classes = 5, .num_layers = 3, .num_filters = 6});
+}
+
+TEST(Sequential, BilinearUnetEqualsTorch) {
+  expect_equal_to(oracle_unet(2, 6, 5, true), {.name = "unet",
+                                               .image = {3, 45, 31},
+                                               .classes = 5,
+                                               .num_layers = 2,
+                                               .num_filters = 6,
+                                               .upsampling = "bilinear"});
 }
 
 // A row of the table: flags that must not change what is computed, or change it as torch does.
@@ -126,6 +148,12 @@ INSTANTIATE_TEST_SUITE_P(
         Row{.name = "warm_up_and_cosine", .model = small_v2, .rate = {.schedule = "cosine", .warmup_steps = 1}},
         Row{.name = "step_schedule", .model = small_v2, .rate = {.schedule = "step", .step_every = 1}},
         Row{.name = "batch_of_one", .model = small_v1, .plan = {.batch_size = 1}},
+        Row{.name = "unet_micros",
+            .model = {.name = "unet", .image = {3, 25, 19}, .classes = 5, .num_layers = 2, .num_filters = 4},
+            .plan = {.batch_size = 6, .parts = 3}},
+        Row{.name = "nothing_recomputed_unet",
+            .model = {.name = "unet", .image = {3, 25, 19}, .classes = 5, .num_layers = 3, .num_filters = 4},
+            .recompute = Recompute::none},
         Row{.name = "resnet34", .model = {.name = "resnet34", .image = {3, 64, 75}, .classes = 5}}),
     [](const auto& row) { return row.param.name; });
 

@@ -344,8 +344,78 @@ struct Amoebanet final : OracleModel {
   nn::Linear classifier{nullptr};
 };
 
+// ---------------------------------------------------------------------------------------------------------------------
+// U-Net
+
+struct DoubleConv : nn::Module {
+  DoubleConv(std::int64_t in, std::int64_t out) {
+    conv1 = register_module("conv1", conv2d(in, out, 3, 1, 1));
+    bn1 = register_module("bn1", nn::BatchNorm2d(out));
+    conv2 = register_module("conv2", conv2d(out, out, 3, 1, 1));
+    bn2 = register_module("bn2", nn::BatchNorm2d(out));
+  }
+  Tensor convolved(Tensor x) { return bn2(conv2(bn1(conv1(x)).relu_())).relu_(); }
+
+  nn::Conv2d conv1{nullptr}, conv2{nullptr};
+  nn::BatchNorm2d bn1{nullptr}, bn2{nullptr};
+};
+
+struct UpStep final : DoubleConv {
+  UpStep(std::int64_t channels, bool bilinear) : DoubleConv(2 * channels, channels) {
+    if (bilinear)
+      narrow = register_module("up", nn::Conv2d(nn::Conv2dOptions(2 * channels, channels, 1)));
+    else
+      up = register_module("up", nn::ConvTranspose2d(nn::ConvTranspose2dOptions(2 * channels, channels, 2).stride(2)));
+  }
+  Tensor forward(Tensor x, const Tensor& skip) {
+    using torch::indexing::Slice;
+    // The convolution behind the upsampling here; before it, it is a quarter of the work.
+    x = up ? up(x)
+           : narrow(F::interpolate(x, F::InterpolateFuncOptions()
+                                          .scale_factor(std::vector<double>{2, 2})
+                                          .mode(torch::kBilinear)
+                                          .align_corners(false)));
+    x = x.index({Slice(), Slice(), Slice(0, skip.size(2)), Slice(0, skip.size(3))});
+    return convolved(torch::cat({skip, x}, 1));
+  }
+
+  nn::ConvTranspose2d up{nullptr};
+  nn::Conv2d narrow{nullptr};
+};
+
+struct Unet final : OracleModel {
+  Unet(int levels, int filters, int classes, bool bilinear) {
+    std::int64_t in = 3, channels = filters;
+    for (int level = 1; level <= levels; ++level, channels *= 2) {
+      down.push_back(register_module("down" + std::to_string(level), std::make_shared<DoubleConv>(in, channels)));
+      up.push_back(register_module("up" + std::to_string(level), std::make_shared<UpStep>(channels, bilinear)));
+      in = channels;
+    }
+    bottom = register_module("bottom", std::make_shared<DoubleConv>(in, channels));
+    head = register_module("head", nn::Conv2d(nn::Conv2dOptions(filters, classes, 1)));
+  }
+  Tensor forward(Tensor x) override {
+    std::vector<Tensor> skips;
+    for (const auto& step : down) {
+      skips.push_back(step->convolved(x));
+      x = F::max_pool2d(skips.back(), F::MaxPool2dFuncOptions(2).ceil_mode(true));
+    }
+    x = bottom->convolved(x);
+    for (std::size_t level = up.size(); level-- > 0;) x = up[level]->forward(x, skips[level]);
+    return head(x);
+  }
+
+  std::vector<std::shared_ptr<DoubleConv>> down;
+  std::vector<std::shared_ptr<UpStep>> up;
+  std::shared_ptr<DoubleConv> bottom;
+  nn::Conv2d head{nullptr};
+};
+
 }  // namespace
 
+std::shared_ptr<OracleModel> oracle_unet(int levels, int filters, int classes, bool bilinear) {
+  return std::make_shared<Unet>(levels, filters, classes, bilinear);
+}
 std::shared_ptr<OracleModel> oracle_resnet18(int classes) {
   return std::make_shared<Resnet<BasicBlock>>(std::array{2, 2, 2, 2}, classes);
 }

@@ -5,17 +5,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/error.h"
+#include "tessera/data/cifar10_format.h"
 #include "tessera/data/files.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::int64_t side = 32, plane_bytes = side * side, record_bytes = 1 + 3 * plane_bytes;
-constexpr std::int64_t records_per_file = 10000;
+using cifar10::plane_bytes;
+using cifar10::record_bytes;
+using cifar10::side;
+using cifar10::way_out;
+
 constexpr std::array<double, 3> mean{0.4914, 0.4822, 0.4465}, deviation{0.2470, 0.2435, 0.2616};
-constexpr const char* way_out =
-    "; give the folder of CIFAR-10's binary version (data_batch_1.bin ... data_batch_5.bin, test_batch.bin) "
-    "with --datapath";
 
 std::string batches_folder(const std::string& folder) {
   require(files::is_folder(folder), "CIFAR-10 folder '", folder, "' does not exist", way_out);
@@ -43,21 +44,14 @@ Cifar10::Cifar10(const Cifar10Options& options) : options_(options) {
 void Cifar10::append(const std::string& file) {
   require(files::is_file(file), "CIFAR-10 file '", file, "' is missing", way_out);
   const std::int64_t bytes = files::file_bytes(file);
-  require(bytes > 0 && bytes % record_bytes == 0, "CIFAR-10 file '", file, "' has ", bytes, " bytes; expected ",
-          records_per_file * record_bytes, " (", records_per_file, " records) or another multiple of ", record_bytes,
-          ". It is cut short or not CIFAR-10: fetch it again", way_out);
-
+  cifar10::check_size(bytes, file);
   const std::size_t begin = records_.size();
   records_.resize(begin + static_cast<std::size_t>(bytes));
   std::ifstream in(file, std::ios::binary);
   in.read(reinterpret_cast<char*>(records_.data() + begin), bytes);
   require(in.good(), "CIFAR-10 file '", file, "' could not be read: got ", in.gcount(), " of ", bytes, " bytes",
           way_out);
-  for (std::int64_t i = 0; i < bytes / record_bytes; ++i) {
-    const int label = records_[begin + static_cast<std::size_t>(i * record_bytes)];
-    require(label <= 9, "CIFAR-10 file '", file, "' has label ", label, " in record ", i,
-            "; expected 0 to 9. It is damaged or not CIFAR-10: fetch it again", way_out);
-  }
+  cifar10::check_labels(std::span(records_).subspan(begin), file);
 }
 
 std::int64_t Cifar10::size() const { return static_cast<std::int64_t>(records_.size()) / record_bytes; }

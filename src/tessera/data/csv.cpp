@@ -69,6 +69,13 @@ class Parser {
 
 }  // namespace
 
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return out + "\"";
+}
+
 std::vector<CsvRow> parse_csv(std::string_view text, const std::string& name) { return Parser(text, name).rows(); }
 
 }  // namespace tessera

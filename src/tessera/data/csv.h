@@ -17,4 +17,7 @@ struct CsvRow {
 /// and a byte order mark are skipped. Throws UsageError with `name` and the line for a quote that does not fit.
 std::vector<CsvRow> parse_csv(std::string_view text, const std::string& name);
 
+/// A field as it is written: in quotes if it needs them.
+std::string csv_field(const std::string& text);
+
 }  // namespace tessera

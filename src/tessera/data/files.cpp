@@ -15,16 +15,6 @@
 
 namespace tessera::files {
 
-bool is_folder(const std::string& path) {
-  struct stat found {};
-  return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
-}
-
-bool is_file(const std::string& path) {
-  struct stat found {};
-  return ::stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode);
-}
-
 std::int64_t file_bytes(const std::string& path) {
   struct stat found {};
   ensure(::stat(path.c_str(), &found) == 0, "no file '", path, "'");

@@ -1,15 +1,16 @@
-// Files and folders by POSIX calls. Not std::filesystem: the libtorch of pip's packages exports a copy of its own of
-// that part of the C++ library (pytorch issue 133437), and a program that links it calls the wrong one and crashes.
+// Files and folders of a data set, by POSIX calls: see base/paths.h.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "tessera/base/paths.h"
+
 namespace tessera::files {
 
-bool is_folder(const std::string& path);
-bool is_file(const std::string& path);
+using tessera::is_file;
+using tessera::is_folder;
 /// Precondition: the file exists.
 std::int64_t file_bytes(const std::string& path);
 /// The names in a folder, sorted by bytes, without those that begin with a dot.

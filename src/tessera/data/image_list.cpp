@@ -84,7 +84,7 @@ class Listing {
     const Columns columns = columns_of(rows);
     require(!options_.masks || columns.mask, "'", file,
             "' has no column 'mask'; its first line must name the columns, ", "for example path,mask", way_out);
-    require(options_.masks || columns.label, "'", file, "' has no column 'label'", way_out);
+    require(options_.masks || options_.labels_optional || columns.label, "'", file, "' has no column 'label'", way_out);
     std::vector<Entry> entries;
     for (std::size_t i = columns.first_row; i < rows.size(); ++i) {
       const auto& fields = rows[i].fields;
@@ -96,7 +96,7 @@ class Listing {
         problems_.add(entry.where, ": no path");
         continue;
       }
-      if (columns.label && entry.label.empty()) problems_.add(entry.where, ": no label");
+      problems_.check(!columns.label || !entry.label.empty() || options_.labels_optional, entry.where, ": no label");
       entry.path = files::path_in(files::folder_of(file), entry.path);
       if (options_.masks) {
         entry.mask = field(columns.mask);
@@ -105,7 +105,7 @@ class Listing {
         else
           entry.mask = files::path_in(files::folder_of(file), entry.mask);
       }
-      if (!columns.label) entry.label = "0";
+      if (!columns.label && !options_.labels_optional) entry.label = "0";
       entries.push_back(std::move(entry));
     }
     return entries;
@@ -139,7 +139,7 @@ class Listing {
     if (options_.split == Split::train) return train_folder();
     for (const char* name : {"val", "test"})
       if (files::is_folder(files::path_in(options_.path, name))) return files::path_in(options_.path, name);
-    throw UsageError(concat("'", options_.path, "' has no folder val or test", way_out));
+    throw UsageError(concat("'", options_.path, "' has no folder val or test; see --datapath and --val-datapath"));
   }
 
   static std::vector<std::string> class_folders(const std::string& folder) {
@@ -159,6 +159,7 @@ class Listing {
     }
     if (options_.class_names.empty()) names_ = class_folders(train_folder());
     const auto folders = class_folders(folder);
+    if (folders.empty() && options_.labels_optional) return take_images(folder, masks, "");
     require(!folders.empty(), "'", folder, "' holds no folders: expected one for each class", way_out);
     for (const auto& name : folders) take_images(files::path_in(folder, name), files::path_in(masks, name), name);
   }
@@ -190,7 +191,10 @@ class Listing {
     for (const auto& name : list_.class_names) numbers.emplace(name, static_cast<std::int64_t>(numbers.size()));
     std::int64_t classes = std::max<std::int64_t>(1, static_cast<std::int64_t>(numbers.size()));
     for (const Entry& entry : entries_) {
-      if (entry.label.empty()) continue;  // already a problem
+      if (entry.label.empty()) {  // allowed, or already a problem
+        if (options_.labels_optional) list_.files.push_back({entry.path, -1, entry.mask});
+        continue;
+      }
       const auto number = numbers.empty() ? as_number(entry.label) : [&]() -> std::optional<std::int64_t> {
         const auto found = numbers.find(entry.label);
         return found == numbers.end() ? std::nullopt : std::optional(found->second);

@@ -19,12 +19,15 @@ struct ImageListOptions {
   int classes = 0;
   /// What labels 0, 1, ... are called. Empty: the names of the training set, sorted, unless its labels are numbers.
   std::vector<std::string> class_names = {};
+  /// Images that are only looked at may lack a label: in a CSV a line, or all of the column, and a folder may hold
+  /// images in place of a folder for each class.
+  bool labels_optional = false;
 };
 
 struct ImageFile {
   std::string path;
-  std::int64_t label = 0;
-  std::string mask = "";  ///< empty: none was asked for
+  std::int64_t label = 0;  ///< -1: it has none
+  std::string mask = "";   ///< empty: none was asked for
 };
 
 struct ImageList {

@@ -30,6 +30,11 @@ void write_row(const at::Tensor& out, std::int64_t y, const double* values) {
 
 }  // namespace
 
+const std::vector<std::string>& ImageSource::class_names() const {
+  static const std::vector<std::string> none;
+  return none;
+}
+
 Normalisation ImageSource::normalisation() const {
   const auto channels = static_cast<std::size_t>(image_shape()[0]);
   return {std::vector<double>(channels, 0.5), std::vector<double>(channels, 0.25)};

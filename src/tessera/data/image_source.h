@@ -51,7 +51,12 @@ class ImageSource {
   virtual int classes() const = 0;
   /// Channels, height, width.
   virtual std::array<std::int64_t, 3> image_shape() const = 0;
+  /// -1 where it is not known: only sources that were asked to allow that have such images.
   virtual std::int64_t label(std::int64_t index) const = 0;
+  /// What the user knows an image by: its file, or its number.
+  virtual std::string name(std::int64_t index) const { return std::to_string(index); }
+  /// What labels 0, 1, ... are called; empty when they are numbers.
+  virtual const std::vector<std::string>& class_names() const;
   /// Values of masks are in [0, mask_classes) or `ignored_label`. 0: the source has no masks.
   virtual int mask_classes() const { return 0; }
   /// The default, 0.5 and 0.25, is for sources whose pixels never were bytes.

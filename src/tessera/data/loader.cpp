@@ -49,6 +49,9 @@ Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& o
   // Side by side, because a part with one empty side must still have the others inside.
   for (const Axis axis : {Axis::batch, Axis::height, Axis::width})
     ensure(whole[axis].contains(part_[axis]), "part ", part_, " reaches outside the batch ", whole);
+  mask_part_ = options.mask_part.value_or(part_);
+  for (const Axis axis : {Axis::height, Axis::width})
+    ensure(whole[axis].contains(mask_part_[axis]), "masks' part ", mask_part_, " reaches outside the batch ", whole);
   const auto intervals = options.samples.empty() ? std::vector<Interval>{part_.batch()} : options.samples;
   for (const Interval& interval : intervals) {
     ensure(whole.batch().contains(interval), "samples ", interval, " reach outside the batch ", whole);
@@ -106,7 +109,7 @@ Batch Loader::take_buffers() {
                            at::MemoryFormat::ChannelsLast);
   fresh.labels = at::empty({samples}, at::TensorOptions().dtype(at::kLong));
   if (options_.mask_dtype)
-    fresh.masks = at::empty({samples, part_.height().size(), part_.width().size()},
+    fresh.masks = at::empty({samples, mask_part_.height().size(), mask_part_.width().size()},
                             at::TensorOptions().dtype(*options_.mask_dtype));
   buffers_.push_back(fresh);
   return fresh;
@@ -133,10 +136,10 @@ void Loader::read_sample(const Batch& batch, std::int64_t sample) const {
   const std::int64_t index =
       options_.shuffle ? Shuffle(source_->size(), options_.seed, batch.epoch)(position) : position;
   batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(index);
-  if (part_.height().empty() || part_.width().empty()) return;
   const ReadKey key(index, batch.epoch);
-  source_->read(key, part_.height(), part_.width(), batch.images.select(0, sample));
-  if (batch.masks.defined()) source_->read_mask(key, part_.height(), part_.width(), batch.masks.select(0, sample));
+  if (batch.images.numel() > 0) source_->read(key, part_.height(), part_.width(), batch.images.select(0, sample));
+  if (batch.masks.defined() && batch.masks.numel() > 0)
+    source_->read_mask(key, mask_part_.height(), mask_part_.width(), batch.masks.select(0, sample));
 }
 
 Batch Loader::read_now(std::int64_t step) {

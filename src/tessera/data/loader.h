@@ -32,6 +32,9 @@ struct LoaderOptions {
   at::ScalarType dtype = at::kFloat;
   /// Masks, too: at::kLong or at::kByte. Nothing set: none are read.
   std::optional<at::ScalarType> mask_dtype = std::nullopt;
+  /// The rows and columns of the masks, where they are others than those of the images: a rank that reads an image with
+  /// a margin has labels for its own tile only. The samples are the same. Nothing set: as the images.
+  std::optional<Box> mask_part = std::nullopt;
 
   // How fast they come. Nothing here changes them.
 
@@ -98,7 +101,7 @@ class Loader {
 
   std::shared_ptr<const ImageSource> source_;
   LoaderOptions options_;
-  Box part_;
+  Box part_, mask_part_;
   std::vector<std::int64_t> positions_;  // of the samples within a batch
   std::int64_t tasks_per_batch_;
   double waited_seconds_ = 0;

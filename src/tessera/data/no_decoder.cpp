@@ -1,6 +1,7 @@
 // In place of vips_decoder.cpp where there is no libvips.
 #include "tessera/base/error.h"
 #include "tessera/data/image_decoder.h"
+#include "tessera/data/label_image.h"
 #include "tessera/data/vips_images.h"
 
 namespace tessera {
@@ -16,6 +17,8 @@ namespace {
 
 bool has_vips() { return false; }
 std::string vips_version() { return ""; }
+
+void write_label_image(const std::string&, const at::Tensor&) { cannot(); }
 
 struct ImageDecoder::Open {};
 

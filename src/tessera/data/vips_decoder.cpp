@@ -1,11 +1,15 @@
 #include <vips/vips.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <mutex>
 
 #include "tessera/base/error.h"
 #include "tessera/data/image_decoder.h"
+#include "tessera/data/label_image.h"
 #include "tessera/data/vips_images.h"
 
 namespace tessera {
@@ -179,6 +183,21 @@ ImageHeader read_header(const std::string& path) {
   header.width = vips_image_get_width(image.get());
   add_levels(header, path, image.get());
   return header;
+}
+
+void write_label_image(const std::string& path, const at::Tensor& labels) {
+  const UsesVips vips;
+  const at::Tensor dense = labels.contiguous();
+  ensure(dense.dim() == 2 && dense.scalar_type() == at::kByte, "an image of labels of sizes ", dense.sizes());
+  const ImagePtr image(vips_image_new_from_memory(dense.data_ptr(), dense.nbytes(), static_cast<int>(dense.size(1)),
+                                                  static_cast<int>(dense.size(0)), 1, VIPS_FORMAT_UCHAR));
+  const std::string temporary = path + ".part";
+  if (!image || vips_tiffsave(image.get(), temporary.c_str(), "tile", TRUE, "tile_width", 256, "tile_height", 256,
+                              "compression", VIPS_FOREIGN_TIFF_COMPRESSION_DEFLATE, "bigtiff", TRUE, nullptr) != 0) {
+    std::remove(temporary.c_str());
+    vips_failed(path, "cannot be written; is the disk full?");
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) bad_image(path, "cannot be written");
 }
 
 struct ImageDecoder::Open {

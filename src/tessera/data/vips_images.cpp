@@ -1,6 +1,9 @@
 #include "tessera/data/vips_images.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
 
 #include "tessera/base/error.h"
 #include "tessera/data/resample.h"
@@ -29,7 +32,8 @@ ImageList checked_list(const VipsOptions& o) {
                       .split = o.split,
                       .masks = o.mask_classes > 0,
                       .classes = o.classes,
-                      .class_names = o.class_names});
+                      .class_names = o.class_names,
+                      .labels_optional = o.labels_optional});
 }
 
 /// What becomes `size` pixels, in pixels of a level of `level_size` that stand for `shrink` of the image's each.
@@ -37,6 +41,18 @@ Stretch stretch_of(double begin, double share, std::int64_t image_size, double s
                    std::int64_t size) {
   const auto pixels = static_cast<double>(image_size);
   return {begin * pixels / shrink, (begin + share) * pixels / shrink, level_size, size};
+}
+
+/// Runs a read; a file that cannot be read ends the run, and the message says what else can be done.
+template <class Read>
+void reading(const Read& read) {
+  try {
+    read();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error(concat(error.what(), " (--on-bad-image skip leaves such images out)"));
+  }
 }
 
 }  // namespace
@@ -78,6 +94,40 @@ const ImageHeader& VipsImages::header(std::int64_t index) const {
   return *headers_[i];
 }
 
+const ImageLevel& VipsImages::level_of(const ImageHeader& image, double height_share, double width_share) const {
+  return level_for(image, height_share * static_cast<double>(image.height) / static_cast<double>(options_.height),
+                   width_share * static_cast<double>(image.width) / static_cast<double>(options_.width));
+}
+
+std::string VipsImages::fault_of(std::int64_t index, double smallest_window) const {
+  try {
+    const ImageHeader& image = header(index);
+    const ImageLevel &finest = level_of(image, smallest_window, smallest_window), &coarsest = level_of(image, 1, 1);
+    for (const ImageLevel& level : image.levels) {
+      if (level.row_shrink < finest.row_shrink || level.row_shrink > coarsest.row_shrink) continue;
+      ImageDecoder decoder(file(index).path, image, level, PixelKind::rgb);
+      decoder.for_each_row({0, decoder.height()}, {0, decoder.width()}, [](const void*) {});
+    }
+    if (mask_classes() > 0)
+      read_mask_as<std::uint8_t>(index, {}, {0, options_.height}, {0, options_.width},
+                                 at::empty({options_.height, options_.width}, at::TensorOptions().dtype(at::kByte)));
+  } catch (const UsageError&) {
+    throw;  // not the file's fault
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void VipsImages::leave_out(const std::vector<std::int64_t>& indices) {
+  std::vector<ImageFile> kept;
+  for (std::int64_t i = 0; i < size(); ++i)
+    if (!std::binary_search(indices.begin(), indices.end(), i)) kept.push_back(file(i));
+  list_.files = std::move(kept);
+  headers_.clear();
+  headers_.resize(list_.files.size());
+}
+
 Normalisation VipsImages::normalisation() const {
   return {{options_.mean.begin(), options_.mean.end()}, {options_.deviation.begin(), options_.deviation.end()}};
 }
@@ -90,19 +140,19 @@ void VipsImages::read_window(ReadKey key, const ImageWindow& window, Interval ro
                              const at::Tensor& out) const {
   check_read(key, rows, columns, out);
   if (rows.empty() || columns.empty()) return;
-  if (out.scalar_type() == at::kFloat)
-    read_as<float>(key.index, window, rows, columns, out);
-  else
-    read_as<double>(key.index, window, rows, columns, out);
+  reading([&] {
+    if (out.scalar_type() == at::kFloat)
+      read_as<float>(key.index, window, rows, columns, out);
+    else
+      read_as<double>(key.index, window, rows, columns, out);
+  });
 }
 
 template <class Real>
 void VipsImages::read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
                          const at::Tensor& out) const {
   const ImageHeader& image = header(index);
-  const ImageLevel& level =
-      level_for(image, window.height * static_cast<double>(image.height) / static_cast<double>(options_.height),
-                window.width * static_cast<double>(image.width) / static_cast<double>(options_.width));
+  const ImageLevel& level = level_of(image, window.height, window.width);
   ImageDecoder decoder(file(index).path, image, level, PixelKind::rgb);
   const Taps down(
       stretch_of(window.top, window.height, image.height, level.row_shrink, decoder.height(), options_.height), rows);
@@ -138,10 +188,12 @@ void VipsImages::read_mask_window(ReadKey key, const ImageWindow& window, Interv
                                   const at::Tensor& out) const {
   check_read_mask(key, rows, columns, out);
   if (rows.empty() || columns.empty()) return;
-  if (out.scalar_type() == at::kLong)
-    read_mask_as<std::int64_t>(key.index, window, rows, columns, out);
-  else
-    read_mask_as<std::uint8_t>(key.index, window, rows, columns, out);
+  reading([&] {
+    if (out.scalar_type() == at::kLong)
+      read_mask_as<std::int64_t>(key.index, window, rows, columns, out);
+    else
+      read_mask_as<std::uint8_t>(key.index, window, rows, columns, out);
+  });
 }
 
 template <class Label>
@@ -184,8 +236,8 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
 
 std::string VipsImages::describe() const {
   return concat(options_.path, ", ", options_.split == Split::train ? "train" : "test", ": ", size(), " images as 3x",
-                options_.height, "x", options_.width, ", ", classes(), " classes",
-                options_.mask_classes > 0 ? concat(", masks of ", options_.mask_classes, " classes") : "",
+                options_.height, "x", options_.width, ", ",
+                options_.mask_classes > 0 ? concat("masks of ", options_.mask_classes) : concat(classes()), " classes",
                 ", by libvips ", vips_version());
 }
 

@@ -38,6 +38,8 @@ struct VipsOptions {
   /// What labels 0, 1, ... are called; empty: the names of the training set, sorted. Two CSV files of one data set need
   /// one list: give the second class_names() of the first.
   std::vector<std::string> class_names = {};
+  /// Images without a label are taken, too: theirs is -1.
+  bool labels_optional = false;
 
   // Masks: a label for each pixel.
 
@@ -73,13 +75,21 @@ class VipsImages : public ImageSource {
                         const at::Tensor& out) const override;
   std::string describe() const override;
 
-  /// Empty when labels are numbers.
-  const std::vector<std::string>& class_names() const { return list_.class_names; }
+  const std::vector<std::string>& class_names() const override { return list_.class_names; }
   /// The image's file.
-  const std::string& path(std::int64_t index) const { return file(index).path; }
+  std::string name(std::int64_t index) const override { return file(index).path; }
+
+  /// What reading an image, or its mask, would throw; empty: nothing. It decodes all of the file at every level that a
+  /// read may take, because damage may lie in a part that one rank reads and another does not. smallest_window: the
+  /// least height or width, as a share of the image's, of the windows that will be read.
+  std::string fault_of(std::int64_t index, double smallest_window = 1) const;
+  /// Takes images out of the set, by their sorted numbers; those behind move up. Before anything else looks at it.
+  void leave_out(const std::vector<std::int64_t>& indices);
 
  private:
   const ImageFile& file(std::int64_t index) const;
+  /// The level that a window of this share of the image's height and width is read from.
+  const ImageLevel& level_of(const ImageHeader& image, double height_share, double width_share) const;
   const ImageHeader& header(std::int64_t index) const;
   template <class Real>
   void read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,

@@ -55,6 +55,10 @@ Value Graph::make(std::vector<Value> inputs, std::string name, const Options&...
 }
 
 Value Graph::conv(Value x, const ConvOptions& o, std::string name) { return make<Conv>({x}, std::move(name), o); }
+Value Graph::conv_transpose(Value x, const ConvTransposeOptions& o, std::string name) {
+  return make<ConvTranspose>({x}, std::move(name), o);
+}
+Value Graph::upsample(Value x, const UpsampleOptions& o) { return make<Upsample>({x}, automatic_name("upsample"), o); }
 Value Graph::batch_norm(Value x, std::string name, const BatchNormOptions& o) {
   return make<BatchNorm>({x}, std::move(name), o);
 }
@@ -67,7 +71,13 @@ Value Graph::concat(std::vector<Value> parts) { return make<Concat>(std::move(pa
 Value Graph::dropout(Value x, double p) { return make<Dropout>({x}, automatic_name("dropout"), p); }
 Value Graph::flatten(Value x) { return make<Flatten>({x}, automatic_name("flatten")); }
 Value Graph::linear(Value x, const LinearOptions& o, std::string name) { return make<Linear>({x}, std::move(name), o); }
-Value Graph::cross_entropy(Value logits) { return make<CrossEntropy>({logits}, "loss"); }
+Value Graph::cross_entropy(Value logits) { return make<CrossEntropy>({logits}, "loss", LabelKind::image); }
+Value Graph::pixel_cross_entropy(Value logits) {
+  const Shape &plane = shape(logits), &image = nodes_.front().shape;
+  require(plane.height == image.height && plane.width == image.width, "node 'loss': a mask has the ", image.height, "x",
+          image.width, " pixels of its image, but the logits have ", plane.height, "x", plane.width);
+  return make<CrossEntropy>({logits}, "loss", LabelKind::pixel);
+}
 
 std::vector<Shape> Graph::input_shapes(const Node& node) const {
   std::vector<Shape> shapes;
@@ -94,6 +104,16 @@ std::int64_t Graph::trainable_elements() const {
   for (const auto& node : nodes_)
     for (const auto& spec : node.parameters) total += spec.trainable ? spec.elements() : 0;
   return total;
+}
+
+Value Graph::logits() const {
+  ensure(!nodes_.empty() && nodes_.back().op, "a graph without a loss has no logits");
+  return nodes_.back().inputs[0];
+}
+
+LabelKind Graph::label_kind() const {
+  const auto* loss = nodes_.empty() ? nullptr : dynamic_cast<const CrossEntropy*>(nodes_.back().op.get());
+  return loss ? loss->labels : LabelKind::image;
 }
 
 Cost Graph::cost(const Node& node, std::int64_t samples) const {

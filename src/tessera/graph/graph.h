@@ -11,6 +11,7 @@
 #include "tessera/graph/operations/elementwise.h"
 #include "tessera/graph/operations/head.h"
 #include "tessera/graph/operations/pool.h"
+#include "tessera/graph/operations/upsample.h"
 
 namespace tessera {
 
@@ -44,6 +45,8 @@ class Graph {
 
   Value input(const Shape& shape);
   Value conv(Value x, const ConvOptions& options, std::string name);
+  Value conv_transpose(Value x, const ConvTransposeOptions& options, std::string name);
+  Value upsample(Value x, const UpsampleOptions& options = {});
   Value batch_norm(Value x, std::string name, const BatchNormOptions& options = {});
   Value relu(Value x);
   Value max_pool(Value x, const PoolOptions& options);
@@ -54,8 +57,9 @@ class Graph {
   Value dropout(Value x, double probability);
   Value flatten(Value x);
   Value linear(Value x, const LinearOptions& options, std::string name);
-  /// The end of the graph.
+  /// The end of the graph: a label for every image, or for every pixel of it.
   Value cross_entropy(Value logits);
+  Value pixel_cross_entropy(Value logits);
   /// Any operation, a user's own too. Throws UsageError that names the node if the shapes do not fit.
   Value add_node(OperationPtr op, std::vector<Value> inputs, std::string name = {});
 
@@ -69,6 +73,10 @@ class Graph {
   /// Full name and spec of every parameter, in order of the nodes.
   std::vector<std::pair<std::string, ParameterSpec>> parameters() const;
   std::int64_t trainable_elements() const;
+  /// What the loss, the last node, looks at.
+  Value logits() const;
+  /// What the loss needs labels for; images, if it does not say otherwise.
+  LabelKind label_kind() const;
   /// Cost of a node for all positions of `samples` samples.
   Cost cost(const Node& node, std::int64_t samples) const;
 

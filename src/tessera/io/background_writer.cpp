@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 
 #include <chrono>
-#include <exception>
 #include <memory>
 
 #include "tessera/base/error.h"
@@ -13,18 +12,18 @@ namespace {
 
 void write(const ShardPlace& place, const ShardContents& contents, const std::optional<RunState>& state,
            const FinishOptions& finish) {
-  std::exception_ptr own;
+  std::string own;
   try {
     write_shard(place, contents);
-  } catch (const std::exception&) {
-    if (!state || !has_reported(place)) throw;
-    own = std::current_exception();
+  } catch (const std::exception& error) {
+    own = concat("no checkpoint of step ", place.step, " in ", place.dir, ": ", error.what());
+    if (!state || !has_reported(place)) throw Error(own);
   }
   if (!state) return;
   try {
     finish_checkpoint(place, *state, finish);  // also after a failure: the other ranks' shards must go
   } catch (const Error&) {
-    if (own) std::rethrow_exception(own);
+    if (!own.empty()) throw Error(own);
     throw;
   }
 }

@@ -219,7 +219,7 @@ void finish_checkpoint(const ShardPlace& place, const RunState& state, const Fin
     if (nobody_writes) succeeds([&] { remove_folder(place.part()); });  // else remove_leftovers() will
     throw Error(concat("no checkpoint of step ", place.step, " in ", place.dir, ": ", error.what()));
   }
-  if (options.keep > 0) prune(place.dir, options.keep);
+  if (options.keep > 0) prune(place.dir, options.keep, place.step);
 }
 
 CheckpointReader::CheckpointReader(const std::string& folder) : folder_(folder) {
@@ -233,9 +233,9 @@ CheckpointReader::CheckpointReader(const std::string& folder) : folder_(folder) 
 void CheckpointReader::require_model(const std::vector<TensorSpec>& needed) const {
   const Differences differences = compare(model_, needed);
   if (!differences.none())
-    throw Error(concat("the checkpoint ", folder_, " is of another network",
-                       state_.model.empty() ? "" : concat(" (", state_.model, ")"),
-                       "; use the flags that it was trained with, or --init-from\n", differences.str()));
+    throw UsageError(concat("the checkpoint ", folder_, " is of another network",
+                            state_.model.empty() ? "" : concat(" (", state_.model, ")"),
+                            "; use the flags that it was trained with, or --init-from\n", differences.str()));
 }
 
 void CheckpointReader::read(const std::string& name, const at::Tensor& into) const {

@@ -95,7 +95,7 @@ class CheckpointReader {
   const TensorStore& model() const { return model_; }
   const TensorStore& optimizer() const { return optimizer_; }
 
-  /// Throws Error, which lists the parameters that differ, unless the checkpoint is of this network.
+  /// Throws UsageError, which lists the parameters that differ, unless the checkpoint is of this network.
   void require_model(const std::vector<TensorSpec>& needed) const;
   /// A parameter, or state of the optimizer, by its name. Float types are converted.
   void read(const std::string& name, const at::Tensor& into) const;
@@ -113,9 +113,13 @@ using Warn = std::function<void(const std::string&)>;
 /// The newest whole checkpoint in the folder, verified; nothing if there is none. Damaged ones are passed over with a
 /// warning. On one rank.
 std::optional<std::string> find_latest(const std::string& dir, const Warn& warn);
-/// Removes all but the newest `keep` whole checkpoints (whole by the sizes of their files; damaged ones do not count,
-/// and go only if they are older). Each disappears whole. On one rank.
-void prune(const std::string& dir, int keep);
+/// A checkpoint, or a folder of them: the newest whole one there. Verified. Throws Error if there is none. On one rank.
+std::string whole_checkpoint(const std::string& path, const Warn& warn);
+/// Removes all but the newest `keep` whole checkpoints of steps up to `last_step` (whole by the sizes of their files;
+/// damaged ones do not count, and go only if they are older). Each disappears whole. Later ones are left alone: they
+/// were passed over as damaged when the run went on from an earlier one, and must not count in place of that. On one
+/// rank.
+void prune(const std::string& dir, int keep, std::int64_t last_step);
 /// Removes what killed runs left half written or half removed. On one rank, before anything is saved: it would take
 /// away what another rank or run is writing.
 void remove_leftovers(const std::string& dir);

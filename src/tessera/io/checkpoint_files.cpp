@@ -128,10 +128,21 @@ std::optional<std::string> find_latest(const std::string& dir, const Warn& warn)
   return std::nullopt;
 }
 
-void prune(const std::string& dir, int keep) {
+std::string whole_checkpoint(const std::string& path, const Warn& warn) {
+  if (!is_folder(path)) throw Error(concat("there is no checkpoint ", path));
+  if (is_file(join_path(path, checksums_file)) || checkpoints_in(path).empty()) {
+    verify_checkpoint(path);
+    return path;
+  }
+  if (const auto latest = find_latest(path, warn)) return *latest;
+  throw Error(concat("there is no whole checkpoint in ", path, "; to start anew, remove the damaged ones"));
+}
+
+void prune(const std::string& dir, int keep, std::int64_t last_step) {
   ensure(keep > 0, "cannot keep ", keep, " checkpoints");
   int whole = 0;
   for (const auto& name : checkpoints_in(dir)) {
+    if (*step_of(name) > last_step) continue;
     const std::string folder = join_path(dir, name);
     if (whole < keep) {
       whole += is_whole(folder) ? 1 : 0;

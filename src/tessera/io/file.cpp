@@ -192,16 +192,6 @@ std::string parent_of(const std::string& path) {
   return end == std::string::npos ? "/" : path.substr(0, end + 1);
 }
 
-bool is_folder(const std::string& path) {
-  struct stat status;
-  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
-
-bool is_file(const std::string& path) {
-  struct stat status;
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
-}
-
 std::vector<std::string> list_folder(const std::string& path) {
   DIR* folder = ::opendir(path.c_str());
   if (folder == nullptr) fail("list the folder", path);

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/paths.h"
+
 namespace tessera {
 
 /// Size and checksum of a file, as its writer meant it.
@@ -91,8 +93,6 @@ void write_text_atomically(const std::string& path, std::string_view text);
 std::string join_path(const std::string& folder, const std::string& name);
 /// The folder that holds it: "." if the path has none.
 std::string parent_of(const std::string& path);
-bool is_folder(const std::string& path);
-bool is_file(const std::string& path);
 /// Names in the folder, sorted, without "." and "..".
 std::vector<std::string> list_folder(const std::string& path);
 /// With the folders above it. Nothing happens if it is there.

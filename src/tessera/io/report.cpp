@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/io/build_info.h"
+#include "tessera/io/file.h"
 #include "tessera/io/json_file.h"
+#include "tessera/io/strict_json.h"
 
 namespace tessera {
 namespace {
@@ -81,24 +82,35 @@ Json parts_json(const std::vector<PartSeconds>& ranks) {
 // JSON has no infinity; null stands for it.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
+
+Json evaluation_json(const Evaluation& r) {
+  const int classes = r.confusion.classes();
+  Json recall = Json::array(), confusion = Json::array();
+  for (int k = 0; k < classes; ++k) {
+    recall.push_back(number(r.confusion.recall(k)));
+    Json row = Json::array();
+    for (int p = 0; p < classes; ++p) row.push_back(r.confusion.count(k, p));
+    confusion.push_back(row);
+  }
+  return {{"images", r.images},
+          {"labelled", r.labelled},
+          {"loss", number(r.loss)},
+          {"accuracy", number(r.confusion.accuracy())},
+          {"auc", number(r.auc)},
+          {"mean_iou", number(r.confusion.mean_iou())},
+          {"labels", r.labels == LabelKind::pixel ? "pixels" : "images"},
+          {"recall", recall},
+          {"confusion", confusion},
+          {"seconds", r.seconds},
+          {"data_seconds", r.parts[static_cast<std::size_t>(Part::data)]}};
+}
+
 }  // namespace
 
-void write_json(const std::string& path, const Json& document) {
-  const std::string temporary = path + ".part";
-  {
-    std::ofstream out(temporary);
-    out << document.dump(2) << '\n';
-    out.close();
-    if (!out) {
-      std::error_code ignored;
-      std::filesystem::remove(temporary, ignored);
-      throw Error(concat("could not write ", path, "; is the disk full?"));
-    }
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) throw Error(concat("could not write ", path, ": ", error.message()));
-}
+void write_json(const std::string& path, const Json& document) { write_text_atomically(path, to_text(document)); }
+
+std::string plan_text(const Plan& plan, const Graph& graph) { return plan_json(plan, graph).dump(); }
 
 BuildInfo build_info() { return {TESSERA_VERSION, TESSERA_COMMIT, TESSERA_COMPILER, TESSERA_SANITIZERS}; }
 
@@ -122,10 +134,8 @@ void check_writable(const std::string& flag, const std::string& path) {
   if (path.empty()) return;
   const std::string temporary = path + ".part";
   const bool good = std::ofstream(temporary).good();
-  std::error_code ignored;
-  std::filesystem::remove(temporary, ignored);
-  require(good && !std::filesystem::is_directory(path), flag, " ", path,
-          ": cannot write there; the folder must exist and be writable");
+  if (good) remove_file(temporary);
+  require(good && !is_folder(path), flag, " ", path, ": cannot write there; the folder must exist and be writable");
 }
 
 void write_report(const std::string& path, const RunReport& r, const Plan& plan, const Graph& graph) {
@@ -138,6 +148,12 @@ void write_report(const std::string& path, const RunReport& r, const Plan& plan,
                      {"seconds", s.seconds},
                      {"data_seconds", s.part(Part::data)},
                      {"learning_rate", s.learning_rate}});
+  Json evaluations = Json::array();
+  for (const auto& e : r.evaluations) {
+    Json one{{"step", e.step}};
+    one.update(evaluation_json(e.result));
+    evaluations.push_back(one);
+  }
   write_json(path, {{"tessera", build_json()},
                     {"machine", machine_json()},
                     {"command", r.command},
@@ -151,7 +167,15 @@ void write_report(const std::string& path, const RunReport& r, const Plan& plan,
                     {"rank_seconds", r.rank_seconds},
                     {"rank_parts", parts_json(r.rank_parts)},
                     {"peak_resident_bytes", peak_resident_bytes()},
-                    {"steps", steps}});
+                    {"steps", steps},
+                    {"evaluations", evaluations}});
+}
+
+void write_evaluation(const std::string& path, const Evaluation& result, const Plan& plan, const Graph& graph) {
+  write_json(path, {{"tessera", build_json()},
+                    {"machine", machine_json()},
+                    {"plan", plan_json(plan, graph)},
+                    {"evaluation", evaluation_json(result)}});
 }
 
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/plan/plan.h"
+#include "tessera/runtime/evaluator.h"
 #include "tessera/runtime/trainer.h"
 
 namespace tessera {
@@ -31,6 +32,11 @@ struct RunReport {
   std::vector<double> rank_seconds;             ///< of a step
   std::vector<PartSeconds> rank_parts;          ///< of these, what was not computing
   std::vector<std::vector<TraceEvent>> events;  ///< by rank, where they were put down
+  struct EvaluationAt {
+    std::int64_t step;  ///< steps that were done
+    Evaluation result;
+  };
+  std::vector<EvaluationAt> evaluations;
 };
 
 struct VerifyReport {
@@ -48,9 +54,13 @@ struct VerifyReport {
 /// Throws UsageError, which names the flag, now rather than after hours of training. Nothing to do for an empty path.
 void check_writable(const std::string& flag, const std::string& path);
 
+/// The plan alone, as it stands in all of these documents.
+std::string plan_text(const Plan& plan, const Graph& graph);
+
 // Each writes a temporary file and renames it, so that a document is whole or not there. Throw Error.
 void write_report(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph);
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph);
+void write_evaluation(const std::string& path, const Evaluation& result, const Plan& plan, const Graph& graph);
 void write_verification(const std::string& path, const VerifyReport& report, const Plan& plan, const Graph& graph);
 
 }  // namespace tessera

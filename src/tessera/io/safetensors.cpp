@@ -19,9 +19,6 @@ static_assert(std::endian::native == std::endian::little, "tensors are written a
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t longest_header = 100'000'000;  // as in the reference implementation
-constexpr const char* metadata_key = "__metadata__";
-
 struct DtypeName {
   std::string_view name;
   at::ScalarType dtype;
@@ -50,84 +47,9 @@ std::string_view name_of(at::ScalarType dtype, const std::string& tensor, const 
                      ", which safetensors files cannot hold"));
 }
 
-// Empty dimensions count as 1, so that strides fit into 64 bits, too.
-bool size_fits(const std::vector<std::int64_t>& shape, std::int64_t element_bytes) {
-  std::int64_t all = element_bytes;
-  for (const auto s : shape)
-    if (__builtin_mul_overflow(all, std::max<std::int64_t>(1, s), &all)) return false;
-  return true;
-}
-
-std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
-  std::int64_t n = 1;
-  for (const auto s : shape) n *= s;
-  return n;
-}
-
-std::vector<std::int64_t> whole_numbers(const Json& object, const char* key, const std::string& where) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) throw Error(concat(where, " has no list \"", key, "\""));
-  std::vector<std::int64_t> numbers;
-  for (const auto& value : *found) {
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > INT64_MAX)
-      throw Error(concat(where, ": \"", key, "\" holds something that is no whole number from 0 on"));
-    numbers.push_back(value.get<std::int64_t>());
-  }
-  return numbers;
-}
-
-TensorEntry parse_entry(const std::string& name, const Json& json, std::int64_t data_bytes, const std::string& file) {
-  const std::string where = concat(file, ": the tensor '", name, "'");
-  if (!json.is_object()) throw Error(where + " is not described by a JSON object");
-  TensorEntry entry{.name = name, .dtype = field<std::string>(json, "dtype", where)};
-  entry.shape = whole_numbers(json, "shape", where);
-  const auto offsets = whole_numbers(json, "data_offsets", where);
-  if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes)
-    throw Error(
-        concat(where, " has data_offsets ", shape_text(offsets), "; the file has ", data_bytes, " bytes of tensors"));
-  entry.begin = offsets[0];
-  entry.end = offsets[1];
-  const DtypeName* dtype = find_dtype(entry.dtype);
-  const auto width = dtype == nullptr ? 1 : static_cast<std::int64_t>(c10::elementSize(dtype->dtype));
-  if (!size_fits(entry.shape, width))
-    throw Error(concat(where, " has the shape ", shape_text(entry.shape), ": too large"));
-  // Of data types that are newer than this program the width is not known; the tensor can be listed, though not read.
-  if (dtype != nullptr && elements_of(entry.shape) * width != entry.bytes())
-    throw Error(concat(where, " of type ", entry.dtype, " and shape ", shape_text(entry.shape), " has ", entry.bytes(),
-                       " bytes instead of ", elements_of(entry.shape) * width));
-  return entry;
-}
-
-Metadata parse_metadata(const Json& json, const std::string& file) {
-  Metadata metadata;
-  if (!json.is_object()) throw Error(concat(file, ": ", metadata_key, " is not a JSON object"));
-  for (const auto& [key, value] : json.items()) {
-    if (!value.is_string()) throw Error(concat(file, ": ", metadata_key, " holds '", key, "', which is not text"));
-    metadata[key] = value.get<std::string>();
-  }
-  return metadata;
-}
-
-void check_neither_gaps_nor_overlaps(const std::vector<TensorEntry>& sorted, std::int64_t data_bytes,
-                                     const std::string& file) {
-  std::int64_t end = 0;
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    const auto& t = sorted[i];
-    if (t.begin < end)
-      throw Error(
-          concat(file, ": the tensors '", sorted[i - 1].name, "' and '", t.name, "' overlap at byte ", t.begin));
-    if (t.begin > end)
-      throw Error(concat(file, ": ", t.begin - end, " bytes before the tensor '", t.name, "' belong to no tensor"));
-    end = t.end;
-  }
-  if (end != data_bytes)
-    throw Error(
-        concat(file, ": its tensors have ", end, " bytes, and the file holds ", data_bytes, " after the header"));
-}
-
 std::string header_text(const std::vector<TensorSpec>& tensors, const Metadata& metadata, const std::string& file) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[metadata_key] = metadata;
+  if (!metadata.empty()) header[safetensors_metadata_key] = metadata;
   std::int64_t begin = 0;
   for (const auto& t : tensors) {
     const auto bytes = elements_of(t.shape) * static_cast<std::int64_t>(c10::elementSize(t.dtype));
@@ -146,7 +68,7 @@ std::string header_text(const std::vector<TensorSpec>& tensors, const Metadata& 
 }
 
 std::vector<TensorSpec> in_order(std::vector<TensorSpec> tensors, const std::string& file) {
-  std::set<std::string> names{metadata_key};
+  std::set<std::string> names{safetensors_metadata_key};
   for (const auto& t : tensors) {
     name_of(t.dtype, t.name, file);
     ensure(names.insert(t.name).second, file, ": the tensor name '", t.name, "' comes twice or is reserved");
@@ -157,39 +79,11 @@ std::vector<TensorSpec> in_order(std::vector<TensorSpec> tensors, const std::str
 
 }  // namespace
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::vector<std::string> parts;
-  for (const auto s : shape) parts.push_back(std::to_string(s));
-  return "[" + join(parts, ", ") + "]";
-}
-
-SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes, const std::string& file) {
-  if (!json.starts_with('{')) throw Error(file + " is not a safetensors file: its header does not begin with '{'");
-  const Json parsed = parse_object(json, file);
-  SafetensorsHeader header;
-  for (const auto& [name, value] : parsed.items()) {
-    if (name == metadata_key)
-      header.metadata = parse_metadata(value, file);
-    else
-      header.tensors.push_back(parse_entry(name, value, data_bytes, file));
-  }
-  std::ranges::stable_sort(header.tensors, {}, [](const TensorEntry& t) { return std::pair(t.begin, t.end); });
-  check_neither_gaps_nor_overlaps(header.tensors, data_bytes, file);
-  return header;
-}
-
 SafetensorsFile::SafetensorsFile(std::string path) : file_(std::move(path)) {
-  std::uint64_t length = 0;
-  if (file_.size() < 8)
-    throw Error(concat(file_.path(), " has ", file_.size(), " bytes: too few for a safetensors file"));
-  file_.read(0, &length, 8);
-  if (length > longest_header)
-    throw Error(concat(file_.path(), " is not a safetensors file: its header would have ", length, " bytes, more than ",
-                       longest_header));
-  data_begin_ = 8 + static_cast<std::int64_t>(length);
-  if (data_begin_ > file_.size())
-    throw Error(concat(file_.path(), " has ", file_.size(), " bytes, and its header alone ends at ", data_begin_,
-                       ": it has been cut off"));
+  std::uint64_t first = 0;
+  if (file_.size() >= 8) file_.read(0, &first, 8);
+  const std::int64_t length = safetensors_header_bytes(first, file_.size(), file_.path());
+  data_begin_ = 8 + length;
   std::string json(static_cast<std::size_t>(length), '\0');
   file_.read(8, json.data(), json.size());
   header_ = parse_safetensors_header(json, file_.size() - data_begin_, file_.path());
@@ -238,9 +132,9 @@ void SafetensorsFile::read(const std::string& name, const at::Tensor& into) cons
 SafetensorsWriter::SafetensorsWriter(std::string path, std::vector<TensorSpec> tensors, const Metadata& metadata)
     : order_(in_order(std::move(tensors), path)), file_(std::move(path)) {
   const std::string header = header_text(order_, metadata, file_.path());
-  if (header.size() > longest_header)
+  if (static_cast<std::int64_t>(header.size()) > longest_safetensors_header)
     throw Error(concat("could not write ", file_.path(), ": its header would have ", header.size(),
-                       " bytes, more than ", longest_header));
+                       " bytes, more than ", longest_safetensors_header));
   const std::uint64_t length = header.size();
   file_.write(&length, 8);
   file_.write(header);

@@ -1,10 +1,7 @@
 // Files of named tensors in the safetensors format, which Python reads and writes, too:
 //
-//   8 bytes   N, length of the header, little-endian
-//   N bytes   JSON: {"__metadata__": {text: text}, "name": {"dtype": "F32", "shape": [..], "data_offsets": [begin,
-//   end]}} the rest  the tensors' bytes, row-major; offsets count from here, and leave neither gaps nor overlaps
-//
-// A file is never loaded as a whole: the header is read and checked at opening, and single tensors when asked for.
+// safetensors_header.h has the format. A file is never loaded as a whole: the header is read and checked at opening,
+// and single tensors when asked for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +14,7 @@
 #include <vector>
 
 #include "tessera/io/file.h"
+#include "tessera/io/safetensors_header.h"
 
 namespace tessera {
 
@@ -31,28 +29,6 @@ struct TensorSpec {
   std::vector<std::int64_t> shape;
   at::ScalarType dtype = at::kFloat;
 };
-
-using Metadata = std::map<std::string, std::string>;
-
-/// What the header says of a tensor.
-struct TensorEntry {
-  std::string name;
-  std::string dtype;  ///< as the file has it: "F32"; not every one can be read
-  std::vector<std::int64_t> shape;
-  std::int64_t begin = 0, end = 0;  ///< of its bytes, after the header
-  std::int64_t bytes() const { return end - begin; }
-};
-
-/// "[64, 3, 7, 7]"
-std::string shape_text(const std::vector<std::int64_t>& shape);
-
-struct SafetensorsHeader {
-  std::vector<TensorEntry> tensors;  ///< in the order of their bytes
-  Metadata metadata;
-};
-/// Checks everything that can be checked without the tensors' bytes, of which there are `data_bytes`. `file` is for the
-/// messages. Throws Error.
-SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes, const std::string& file);
 
 /// Reads. Of one thread, though several may call read() at once on different tensors.
 class SafetensorsFile {

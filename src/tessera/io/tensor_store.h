@@ -10,6 +10,7 @@
 
 #include "tessera/graph/graph.h"
 #include "tessera/io/safetensors.h"
+#include "tessera/io/shard_index.h"
 
 namespace tessera {
 
@@ -44,10 +45,6 @@ class TensorStore {
   std::map<std::string, std::string> file_of_;  // tensor -> name of its file
   mutable std::map<std::string, std::shared_ptr<SafetensorsFile>> opened_;
 };
-
-/// What an index file holds. Throws Error, also if a file's name would lead out of the folder.
-std::map<std::string, std::string> parse_index(std::string_view json, const std::string& file);
-std::string index_text(const std::map<std::string, std::string>& file_of, std::int64_t total_bytes);
 
 /// Every parameter and running statistic of the network, in the order of the graph.
 std::vector<TensorSpec> tensor_specs(const Graph& graph);

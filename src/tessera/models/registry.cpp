@@ -6,6 +6,7 @@
 #include "tessera/base/text.h"
 #include "tessera/models/amoebanet.h"
 #include "tessera/models/resnet.h"
+#include "tessera/models/unet.h"
 
 namespace tessera {
 
@@ -25,6 +26,7 @@ Graph ModelRegistry::build(const ModelOptions& options) const {
   refuse_unused("depth", options.depth.has_value());
   refuse_unused("num-layers", options.num_layers.has_value());
   refuse_unused("num-filters", options.num_filters.has_value());
+  refuse_unused("upsampling", options.upsampling.has_value());
   problems.check(options.classes > 0, "--num-classes ", options.classes, " must be at least 1");
   problems.check(options.image.height > 0 && options.image.width > 0, "--image-size ", options.image.height, "x",
                  options.image.width, " must be at least 1x1");
@@ -45,6 +47,9 @@ ModelRegistry builtin_models() {
   registry.add("amoebanet", {"AmoebaNet-D, --num-layers (default 18) and --num-filters (default 416)",
                              {"num-layers", "num-filters"},
                              amoebanet});
+  registry.add("unet", {"a class for every pixel, --num-layers (default 4) and --num-filters (default 64)",
+                        {"num-layers", "num-filters", "upsampling"},
+                        unet});
   return registry;
 }
 

@@ -18,15 +18,16 @@ struct ModelOptions {
   Shape image{3, 224, 224};
   std::int64_t classes = 1000;
   std::optional<std::int64_t> depth;        ///< --depth: resnet_v1, resnet_v2
-  std::optional<std::int64_t> num_layers;   ///< --num-layers: amoebanet
-  std::optional<std::int64_t> num_filters;  ///< --num-filters: amoebanet
+  std::optional<std::int64_t> num_layers;   ///< --num-layers: amoebanet, unet
+  std::optional<std::int64_t> num_filters;  ///< --num-filters: amoebanet, unet
+  std::optional<std::string> upsampling;    ///< --upsampling: unet; transposed or bilinear
 };
 
 using ModelBuilder = std::function<Graph(const ModelOptions&)>;
 
 struct Model {
   std::string help;               ///< one line for --help
-  std::vector<std::string> uses;  ///< which of depth, num-layers, num-filters it takes
+  std::vector<std::string> uses;  ///< which of depth, num-layers, num-filters, upsampling it takes
   ModelBuilder build;
 };
 
@@ -42,7 +43,7 @@ class ModelRegistry {
   std::map<std::string, Model> models_;
 };
 
-/// resnet18/34/50/101/152, resnet_v1, resnet_v2, amoebanet.
+/// resnet18/34/50/101/152, resnet_v1, resnet_v2, amoebanet, unet.
 ModelRegistry builtin_models();
 
 }  // namespace tessera

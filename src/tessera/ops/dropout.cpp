@@ -13,7 +13,10 @@ class DropoutKernel final : public Kernel {
  public:
   DropoutKernel(const Dropout& op, const Shape& input, const std::string& name)
       : op_(op), input_(input), stream_(stream_of(name)) {}
-  Slab forward(const ForwardArgs& args) override { return masked(narrowed(args.inputs[0], args.out), args.pass); }
+  Slab forward(const ForwardArgs& args) override {
+    const Slab in = narrowed(args.inputs[0], args.out);
+    return args.pass.evaluating ? in : masked(in, args.pass);
+  }
   // The mask is made again, not kept.
   std::vector<Slab> input_gradients(BackwardArgs& args) override { return {masked(args.gradients[0], args.pass)}; }
   BackwardNeeds needs() const override { return {{false}}; }

@@ -61,24 +61,50 @@ class LinearKernel final : public Kernel {
   NodeParameters parameters_;
 };
 
+// A row of logits for each sample or pixel.
 class CrossEntropyKernel final : public Kernel {
  public:
+  explicit CrossEntropyKernel(const CrossEntropy& op) : op_(op) {}
   Slab forward(const ForwardArgs& args) override {
-    const at::Tensor logits = as_matrix(args.inputs[0]), labels = args.pass.labels;
-    ensure(labels.defined() && labels.size(0) == logits.size(0), "the loss has ", logits.size(0),
-           " samples but other labels");
+    const at::Tensor logits = as_rows(narrowed(args.inputs[0], args.out)), labels = labels_of(args.pass);
+    ensure(labels.size(0) == logits.size(0), "the loss has ", logits.size(0), " rows of logits but ", labels.size(0),
+           " labels");
     const at::Tensor log_probability = at::_log_softmax(logits, 1, false);
     args.saved = {log_probability};
-    return as_slab(log_probability.gather(1, labels.unsqueeze(1)).neg(), args.out.batch());
+    at::Tensor losses = log_probability.gather(1, labels).neg_();
+    if (by_pixel()) losses.masked_fill_(ignored(args.pass), 0);
+    return as_plane(losses, args.out);
   }
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
-    // The incoming gradient is one a sample and already holds the mean's 1/batch.
-    const at::Tensor labels = args.pass.labels.unsqueeze(1), gradient = as_matrix(args.gradients[0]);
+    // The incoming gradient is one a sample or pixel and already holds the mean's 1/terms.
+    at::Tensor gradient = as_rows(args.gradients[0]);
+    if (by_pixel()) gradient = gradient.masked_fill(ignored(args.pass), 0);
     at::Tensor dx = args.saved[0].exp().mul_(gradient);
-    dx.scatter_add_(1, labels, gradient.neg());
-    return {as_slab(dx, args.gradients[0].box.batch())};
+    dx.scatter_add_(1, labels_of(args.pass), gradient.neg());
+    return {as_plane(dx, args.gradients[0].box)};
   }
   BackwardNeeds needs() const override { return {{false}}; }
+
+ private:
+  bool by_pixel() const { return op_.labels == LabelKind::pixel; }
+  static at::Tensor as_rows(const Slab& slab) {
+    return slab.data.permute({0, 2, 3, 1}).reshape({-1, slab.data.size(1)});
+  }
+  static Slab as_plane(const at::Tensor& rows, const Box& box) {
+    const auto n = box.batch().size(), h = box.height().size(), w = box.width().size(), c = rows.size(1);
+    return {rows.as_strided({n, c, h, w}, {h * w * c, 1, w * c, c}), box};
+  }
+  static at::Tensor ignored(const PassInfo& pass) {
+    return pass.labels.flatten().unsqueeze(1).eq(CrossEntropy::ignored_label);
+  }
+  // As an index into the rows; any class will do for what is ignored.
+  at::Tensor labels_of(const PassInfo& pass) const {
+    ensure(pass.labels.defined(), "the loss has no labels");
+    const at::Tensor labels = pass.labels.flatten().unsqueeze(1).to(at::kLong);
+    return by_pixel() ? labels.masked_fill(ignored(pass), 0) : labels;
+  }
+
+  const CrossEntropy& op_;
 };
 
 }  // namespace
@@ -87,6 +113,8 @@ std::unique_ptr<Kernel> make_flatten_kernel(const Shape& input) { return std::ma
 std::unique_ptr<Kernel> make_linear_kernel(const Linear& op, NodeParameters parameters) {
   return std::make_unique<LinearKernel>(op, std::move(parameters));
 }
-std::unique_ptr<Kernel> make_cross_entropy_kernel() { return std::make_unique<CrossEntropyKernel>(); }
+std::unique_ptr<Kernel> make_cross_entropy_kernel(const CrossEntropy& op) {
+  return std::make_unique<CrossEntropyKernel>(op);
+}
 
 }  // namespace tessera

@@ -41,13 +41,19 @@ struct KernelGroups {
 struct PassInfo {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
-  std::int64_t batch = 1;  ///< samples that the loss is averaged over: the whole batch, not the micro
-  at::Tensor labels;       ///< of the rank's samples of the micro
+  /// What the loss is a mean of: the samples of the whole batch, not of the micro, or its pixels that have a label.
+  /// None: the loss is 0.
+  std::int64_t loss_terms = 1;
+  /// Of the rank's samples of the micro: [samples], int64. Where pixels have labels, all over the box of the loss that
+  /// the rank makes: [samples, rows, columns], int64 or uint8.
+  at::Tensor labels;
   /// Where the micro's samples begin in the whole batch. Boxes count from there.
   std::int64_t first_sample = 0;
   StatisticsShare statistics = {};
   at::TensorOptions options = at::kFloat;  ///< of activations
   KernelGroups groups = {};
+  /// The network as it is used, not trained: running statistics, nothing dropped, nothing kept for backward.
+  bool evaluating = false;
 };
 
 using Saved = std::vector<at::Tensor>;
@@ -118,6 +124,9 @@ std::unique_ptr<Kernel> make_kernel(const Graph& graph, const Node& node, NodePa
 
 // One maker an operation, each in the file of its name.
 std::unique_ptr<Kernel> make_conv_kernel(const Conv& op, const Shape& input, NodeParameters parameters);
+std::unique_ptr<Kernel> make_conv_transpose_kernel(const ConvTranspose& op, const Shape& input,
+                                                   NodeParameters parameters);
+std::unique_ptr<Kernel> make_upsample_kernel(const Upsample& op, const Shape& input);
 std::unique_ptr<Kernel> make_max_pool_kernel(const MaxPool& op, const Shape& input);
 std::unique_ptr<Kernel> make_avg_pool_kernel(const AvgPool& op, const Shape& input);
 std::unique_ptr<Kernel> make_global_avg_pool_kernel(const Shape& input);
@@ -125,6 +134,6 @@ std::unique_ptr<Kernel> make_concat_kernel(std::vector<Shape> inputs);
 std::unique_ptr<Kernel> make_dropout_kernel(const Dropout& op, const Shape& input, const std::string& name);
 std::unique_ptr<Kernel> make_flatten_kernel(const Shape& input);
 std::unique_ptr<Kernel> make_linear_kernel(const Linear& op, NodeParameters parameters);
-std::unique_ptr<Kernel> make_cross_entropy_kernel();
+std::unique_ptr<Kernel> make_cross_entropy_kernel(const CrossEntropy& op);
 
 }  // namespace tessera

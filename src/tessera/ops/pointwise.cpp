@@ -99,15 +99,10 @@ class PointwiseKernel final : public Kernel {
 
   Slab forward(const ForwardArgs& args) override {
     args.saved.clear();
-    std::vector<const PointwiseTerm*> normed;
-    std::vector<loops::Moments> moments;
-    for (std::size_t t = 0; t < options_.terms.size(); ++t) {
-      if (!options_.terms[t].norm) continue;
-      normed.push_back(&options_.terms[t]);
-      moments.push_back(loops::moments(narrowed(args.inputs[t], args.owned).data));
-    }
-    moments = combined(moments, args.pass.groups);
-    for (std::size_t i = 0; i < normed.size(); ++i) normalise(*normed[i], moments[i], args);
+    if (args.pass.evaluating)
+      use_running_statistics(args.saved);
+    else
+      take_statistics(args);
     if (!args.edges_ready || !args.into.defined()) return recompute(args);
     for (const Box& edge : difference(args.out, args.inside)) fill(args, args.into, edge);
     args.edges_ready();
@@ -194,6 +189,28 @@ class PointwiseKernel final : public Kernel {
     for (std::size_t t = 0; t < options_.terms.size(); ++t)
       terms.push_back(affine(t, narrowed(args.inputs[t], box).data, args.saved));
     loops::affine_sum(terms, options_.relu, narrowed(out, box).data);
+  }
+
+  void take_statistics(const ForwardArgs& args) const {
+    std::vector<const PointwiseTerm*> normed;
+    std::vector<loops::Moments> moments;
+    for (std::size_t t = 0; t < options_.terms.size(); ++t) {
+      if (!options_.terms[t].norm) continue;
+      normed.push_back(&options_.terms[t]);
+      moments.push_back(loops::moments(narrowed(args.inputs[t], args.owned).data));
+    }
+    moments = combined(moments, args.pass.groups);
+    for (std::size_t i = 0; i < normed.size(); ++i) normalise(*normed[i], moments[i], args);
+  }
+
+  // As normalise() saves them, but for the count, which only backward asks for. No rank has to be asked.
+  void use_running_statistics(Saved& saved) const {
+    for (const auto& term : options_.terms) {
+      if (!term.norm) continue;
+      saved.push_back(term.parameters.values[2].to(at::kDouble));
+      saved.push_back(term.parameters.values[3].to(at::kDouble).add(term.norm->options.epsilon).rsqrt_());
+      saved.emplace_back();
+    }
   }
 
   // saved[3i], saved[3i+1], saved[3i+2]: mean, 1/deviation and count of the i-th norm, in double.

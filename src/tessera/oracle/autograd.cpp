@@ -24,6 +24,10 @@ torch::Tensor average(const torch::Tensor& x, const AvgPool& op) {
   return sum(x) / sum(torch::ones({1, 1, x.size(2), x.size(3)}, x.options()));
 }
 
+torch::Tensor cropped(const torch::Tensor& x, const Shape& shape) {
+  return x.narrow(2, 0, shape.height).narrow(3, 0, shape.width);
+}
+
 }  // namespace
 
 struct AutogradOracle::Impl {
@@ -33,6 +37,7 @@ struct AutogradOracle::Impl {
   std::vector<torch::Tensor> trainable;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::int64_t step = 0;
+  bool evaluating = false;
 
   torch::Tensor parameter(const Node& node, const char* suffix) const { return values.at(node.name + "." + suffix); }
 
@@ -45,12 +50,26 @@ struct AutogradOracle::Impl {
                            torch::IntArrayRef{h.stride, w.stride}, torch::IntArrayRef{0, 0},
                            torch::IntArrayRef{h.dilation, w.dilation}, o->options.groups);
     }
+    if (auto* o = dynamic_cast<const ConvTranspose*>(op)) {
+      const auto& scale = o->options.scale;
+      return cropped(torch::conv_transpose2d(in[0], parameter(node, "weight"),
+                                             o->options.bias ? parameter(node, "bias") : torch::Tensor(),
+                                             torch::IntArrayRef{scale.height, scale.width}),
+                     node.shape);
+    }
+    if (dynamic_cast<const Upsample*>(op))
+      return cropped(F::interpolate(in[0], F::InterpolateFuncOptions()
+                                               .scale_factor(std::vector<double>{2, 2})
+                                               .mode(torch::kBilinear)
+                                               .align_corners(false)),
+                     node.shape);
     if (auto* o = dynamic_cast<const BatchNorm*>(op)) {
-      parameter(node, "num_batches_tracked").add_(1);
+      if (!evaluating) parameter(node, "num_batches_tracked").add_(1);
       return torch::batch_norm(in[0], parameter(node, "weight"), parameter(node, "bias"),
-                               parameter(node, "running_mean"), parameter(node, "running_var"), true,
+                               parameter(node, "running_mean"), parameter(node, "running_var"), !evaluating,
                                o->options.momentum, o->options.epsilon, false);
     }
+    if (dynamic_cast<const Dropout*>(op) && evaluating) return in[0];
     if (dynamic_cast<const Relu*>(op)) return torch::relu(in[0]);
     if (dynamic_cast<const Add*>(op)) return in[0] + in[1];
     if (dynamic_cast<const Concat*>(op)) return torch::cat(in, 1);
@@ -67,14 +86,21 @@ struct AutogradOracle::Impl {
                            o->options.bias ? parameter(node, "bias") : torch::Tensor())
           .unsqueeze(2)
           .unsqueeze(3);
-    if (dynamic_cast<const CrossEntropy*>(op))
-      return F::cross_entropy(in[0].flatten(1), labels, F::CrossEntropyFuncOptions().reduction(torch::kSum));
+    if (auto* o = dynamic_cast<const CrossEntropy*>(op)) {
+      auto sum = F::CrossEntropyFuncOptions().reduction(torch::kSum);
+      if (o->labels == LabelKind::image) return F::cross_entropy(in[0].flatten(1), labels, sum);
+      return F::cross_entropy(in[0], labels, sum.ignore_index(CrossEntropy::ignored_label));
+    }
     throw Error(concat("the oracle does not know operation '", op->kind(), "' of node '", node.name, "'"));
   }
 
   torch::Tensor loss_sum(const torch::Tensor& images, const torch::Tensor& labels) {
+    return value_of(graph.nodes().size() - 1, images, labels);
+  }
+
+  torch::Tensor value_of(std::size_t last, const torch::Tensor& images, const torch::Tensor& labels) {
     std::vector<torch::Tensor> outputs{images};
-    for (std::size_t n = 1; n < graph.nodes().size(); ++n) {
+    for (std::size_t n = 1; n <= last; ++n) {
       const Node& node = graph.nodes()[n];
       std::vector<torch::Tensor> in;
       for (Value v : node.inputs) in.push_back(outputs[static_cast<std::size_t>(v.id)]);
@@ -110,12 +136,14 @@ AutogradOracle::~AutogradOracle() = default;
 
 double AutogradOracle::step(const at::Tensor& images, const at::Tensor& labels, std::int64_t micros) {
   impl_->optimizer->zero_grad();
-  const auto batch = static_cast<double>(images.size(0));
+  const bool by_pixel = impl_->graph.label_kind() == LabelKind::pixel;
+  const double terms =
+      by_pixel ? labels.ne(CrossEntropy::ignored_label).sum().item<double>() : static_cast<double>(images.size(0));
   const std::int64_t size = images.size(0) / micros;
   double loss = 0;
   for (std::int64_t m = 0; m < micros; ++m) {
     const auto part = impl_->loss_sum(images.narrow(0, m * size, size).contiguous(), labels.narrow(0, m * size, size));
-    (part / batch).backward();
+    (part / terms).backward();
     loss += part.item<double>();
   }
   const auto& o = impl_->options;
@@ -123,7 +151,16 @@ double AutogradOracle::step(const at::Tensor& images, const at::Tensor& labels, 
   const double lr = learning_rate(o.learning_rate, o.optimizer.lr, impl_->step++, o.steps);
   for (auto& group : impl_->optimizer->param_groups()) group.options().set_lr(lr);
   impl_->optimizer->step();
-  return loss / batch;
+  return loss / terms;
+}
+
+at::Tensor AutogradOracle::logits(const at::Tensor& images) {
+  const torch::NoGradGuard no_gradients;
+  impl_->evaluating = true;
+  const auto last = static_cast<std::size_t>(impl_->graph.nodes().back().inputs[0].id);
+  const at::Tensor out = impl_->value_of(last, images.contiguous(), {});
+  impl_->evaluating = false;
+  return out;
 }
 
 at::Tensor AutogradOracle::gradient(const std::string& name) const { return impl_->values.at(name).grad(); }

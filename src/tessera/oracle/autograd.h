@@ -18,9 +18,12 @@ class AutogradOracle {
   AutogradOracle(const Graph& graph, const Parameters& initial, const TrainOptions& options);
   ~AutogradOracle();
 
-  /// The mean loss of the batch, before the step. `micros` shares of the batch are run one after the other: batch norm
-  /// takes its statistics over each of them.
+  /// The mean loss of the batch, before the step. Labels are int64, [samples] or [samples, rows, columns]. `micros`
+  /// shares of the batch are run one after the other: batch norm takes its statistics over each of them.
   double step(const at::Tensor& images, const at::Tensor& labels, std::int64_t micros);
+
+  /// What the network says in evaluation mode: with running statistics, and nothing dropped.
+  at::Tensor logits(const at::Tensor& images);
 
   /// The gradient of the last step and the present value, by the parameters' full names.
   at::Tensor gradient(const std::string& name) const;

@@ -36,15 +36,22 @@ class AutogradReference final : public Reference {
       : plan_(plan),
         oracle_(graph, Parameters(graph, 0, static_cast<int>(graph.nodes().size()), options.dtype, options.seed),
                 options),
-        batches_(images, {.batch_size = plan.batch_size, .seed = options.seed, .dtype = options.dtype}) {}
+        batches_(images, {.batch_size = plan.batch_size,
+                          .seed = options.seed,
+                          .dtype = options.dtype,
+                          .mask_dtype = mask_dtype(graph)}) {}
   double step() override {
     const Batch batch = batches_.next();
-    return oracle_.step(batch.images, batch.labels, plan_.parts);
+    return oracle_.step(batch.images, batch.masks.defined() ? batch.masks : batch.labels, plan_.parts);
   }
   at::Tensor gradient(const std::string& name) const override { return oracle_.gradient(name); }
   at::Tensor value(const std::string& name) const override { return oracle_.value(name); }
 
  private:
+  static std::optional<at::ScalarType> mask_dtype(const Graph& graph) {
+    return graph.label_kind() == LabelKind::pixel ? std::optional(at::kLong) : std::nullopt;
+  }
+
   const Plan plan_;
   AutogradOracle oracle_;
   Loader batches_;

@@ -274,6 +274,12 @@ int Plan::ranks_at_work_beside(int rank) const {
   return count;
 }
 
+Interval Plan::samples_of(const Place& place) const {
+  const Stage& stage = stages[static_cast<std::size_t>(place.stage)];
+  const auto way = static_cast<std::size_t>(place.member / stage.grid.tiles());
+  return split_evenly({0, micro_size()}, stage.batch_ways)[way];
+}
+
 void check_plan_options(const PlanOptions& o) {
   Problems problems;
   check_numbers(o, problems);

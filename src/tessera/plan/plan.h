@@ -112,11 +112,13 @@ struct Plan {
     int member = 0;
     friend bool operator==(const Place&, const Place&) = default;
   };
-  /// One a direction.
+  /// One a direction, down first.
   std::vector<Place> places_of(int rank_in_replica) const;
   /// How many ranks of this rank's node, itself included, work at the same time: those of its stage where the stages
   /// take turns (one micro and one direction), otherwise all. They share the node's cores.
   int ranks_at_work_beside(int rank) const;
+  /// The samples of a micro that a place has, counted within the micro: its way's share.
+  Interval samples_of(const Place& place) const;
 };
 
 /// What is wrong with the options whatever the network is. Throws UsageError.

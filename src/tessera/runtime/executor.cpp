@@ -112,9 +112,9 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
   }
 }
 
-bool Executor::makes_loss() const {
+Box Executor::loss_box() const {
   const int loss = static_cast<int>(graph_.nodes().size()) - 1;
-  return program_.steps.back().output == loss && !boxes(loss).owned.empty();
+  return program_.steps.back().output == loss ? boxes(loss).owned : Box{};
 }
 
 Tag Executor::tag(const MicroState& state, const Link& link, bool backward) const {
@@ -172,7 +172,21 @@ void Executor::forward_step(MicroState& state, std::size_t s) {
   }
   exchange_margin(state, step.output);
   send_away(state, step.output);
-  for (int v : step.release_after_forward) release(state, v);
+  const bool evaluating = state.pass.evaluating;
+  if (evaluating) state.saved[s].clear();
+  for (int v : evaluating ? step.release_in_evaluation : step.release_after_forward) release(state, v);
+}
+
+Executor::Answer Executor::take_answer(MicroState& state) {
+  Answer answer;
+  if (makes_loss()) {
+    const Step& last = program_.steps.back();
+    const auto owned = [&](int v) { return narrowed(value(state, v), boxes(v).owned); };
+    answer = {owned(last.inputs[0]), owned(last.output)};
+  }
+  // What travels to later stages may be on its way still.
+  state = {};
+  return answer;
 }
 
 Slab Executor::new_frame(int v, const at::TensorOptions& options) const {
@@ -223,7 +237,8 @@ void Executor::release(MicroState& state, int v) const {
   settle(state, v);
   Slab& slab = value(state, v);
   const auto& [owned, made, held, frame, inside] = boxes(v);
-  if (slab.defined() && program_.keep[static_cast<std::size_t>(v)] == Keep::recomputed && margins_.contains(v))
+  const bool wanted_again = program_.keep[static_cast<std::size_t>(v)] == Keep::recomputed && !state.pass.evaluating;
+  if (slab.defined() && wanted_again && margins_.contains(v))
     for (const Box& box : difference(held, made))
       state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});
   slab.data.reset();
@@ -253,7 +268,7 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
   expect_gradients(state);
   if (makes_loss()) {
     const Slab& losses = value(state, program_.steps.back().output);
-    const double share = 1.0 / static_cast<double>(state.pass.batch);
+    const double share = state.pass.loss_terms > 0 ? 1.0 / static_cast<double>(state.pass.loss_terms) : 0;
     accumulate(state, program_.steps.back().output,
                {at::full(losses.data.sizes(), share, losses.data.options()), losses.box});
   }

@@ -62,11 +62,17 @@ class Executor {
   void expect_values(MicroState& state, int micro, const at::TensorOptions& options);
   void expect_gradients(MicroState& state);
 
-  /// Runs the stage on a micro; returns the sum of its samples' losses, 0 where the loss is not made. `images` covers
-  /// image_box(), and is undefined where the stage does not read them.
+  /// Runs the stage on a micro; returns the sum of its samples' losses on this member, 0 where the loss is not made.
+  /// `images` covers image_box(), and is undefined where the stage does not read them.
   double forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass);
-  /// Adds the gradient of (sum of the micro's losses)/pass.batch to the parameters' gradients; frees the state. With
-  /// `defer_weights` it leaves what weight_gradients() needs.
+  /// After a forward() with pass.evaluating, in place of backward(): what the network says of the micro. Frees the
+  /// state.
+  struct Answer {
+    Slab logits, losses;  ///< what this member owns of them; undefined where it does not make the loss
+  };
+  Answer take_answer(MicroState& state);
+  /// Adds the gradient of (sum of the micro's losses)/pass.loss_terms to the parameters' gradients; frees the state.
+  /// With `defer_weights` it leaves what weight_gradients() needs.
   void backward(MicroState& state, bool defer_weights = false, const WeightsDone& done = {});
   void weight_gradients(MicroState& state, const WeightsDone& done = {});
   /// Waits until everything this member has sent is gone. At the end of a step.
@@ -74,7 +80,9 @@ class Executor {
 
   /// The part of the images that this member reads; empty: none.
   const Box& image_box() const { return boxes_[0].held; }
-  bool makes_loss() const;
+  /// The part of the loss that this member makes; empty: none.
+  Box loss_box() const;
+  bool makes_loss() const { return !loss_box().empty(); }
   const Program& program() const { return program_; }
 
  private:

@@ -1,11 +1,13 @@
 #include "tessera/runtime/optimizer.h"
 
+#include <ATen/ops/zeros_like.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
 #include <cmath>
 #include <numbers>
+#include <type_traits>
 
 #include "tessera/base/error.h"
 
@@ -25,14 +27,49 @@ double learning_rate(const LearningRateOptions& o, double base, std::int64_t ste
 }
 
 struct Optimizer::Impl {
-  double clip_norm = 0;
-  at::Tensor gradients;
+  OptimizerOptions options;
+  at::Tensor values, gradients;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
+
+  template <class State>
+  State& state();
 };
+
+namespace {
+
+// torch 1.13 finds a tensor's state by text, later versions by address.
+template <class Key>
+Key state_key(const at::Tensor& tensor) {
+  if constexpr (std::is_same_v<Key, std::string>)
+    return concat(static_cast<const void*>(tensor.unsafeGetTensorImpl()));
+  else
+    return tensor.unsafeGetTensorImpl();
+}
+
+template <class State>
+std::vector<OptimizerState> moments(State& state, const at::Tensor& values) {
+  if (!state.exp_avg().defined()) {
+    state.exp_avg(at::zeros_like(values));
+    state.exp_avg_sq(at::zeros_like(values));
+  }
+  return {{"exp_avg", state.exp_avg()}, {"exp_avg_sq", state.exp_avg_sq()}};
+}
+
+}  // namespace
+
+// Made where there is none yet.
+template <class State>
+State& Optimizer::Impl::state() {
+  auto& states = optimizer->state();
+  auto& state = states[state_key<typename std::decay_t<decltype(states)>::key_type>(values)];
+  if (!state) state = std::make_unique<State>();
+  return static_cast<State&>(*state);
+}
 
 Optimizer::Optimizer(const OptimizerOptions& o, at::Tensor values, at::Tensor gradients)
     : impl_(std::make_unique<Impl>()) {
-  impl_->clip_norm = o.clip_norm;
+  impl_->options = o;
+  impl_->values = values;
   impl_->gradients = gradients;
   values.mutable_grad() = gradients;
   const std::vector<at::Tensor> all{values};
@@ -52,17 +89,32 @@ Optimizer::Optimizer(const OptimizerOptions& o, at::Tensor values, at::Tensor gr
 Optimizer::~Optimizer() = default;
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 
-bool Optimizer::clips() const { return impl_->clip_norm > 0; }
+bool Optimizer::clips() const { return impl_->options.clip_norm > 0; }
 
 void Optimizer::clip(double norm) {
   // As torch does it, with the same guard against a norm of zero.
-  const double factor = impl_->clip_norm / (norm + 1e-6);
+  const double factor = impl_->options.clip_norm / (norm + 1e-6);
   if (clips() && factor < 1) impl_->gradients.mul_(factor);
 }
 
 void Optimizer::step(double lr) {
   for (auto& group : impl_->optimizer->param_groups()) group.options().set_lr(lr);
   impl_->optimizer->step();
+}
+
+std::vector<OptimizerState> Optimizer::state() {
+  if (impl_->options.name == "adam") return moments(impl_->state<torch::optim::AdamParamState>(), impl_->values);
+  if (impl_->options.name == "adamw") return moments(impl_->state<torch::optim::AdamWParamState>(), impl_->values);
+  if (impl_->options.momentum == 0) return {};
+  auto& state = impl_->state<torch::optim::SGDParamState>();
+  if (!state.momentum_buffer().defined()) state.momentum_buffer(at::zeros_like(impl_->values));
+  return {{"momentum_buffer", state.momentum_buffer()}};
+}
+
+void Optimizer::set_steps(std::int64_t steps) {
+  state();
+  if (impl_->options.name == "adam") impl_->state<torch::optim::AdamParamState>().step(steps);
+  if (impl_->options.name == "adamw") impl_->state<torch::optim::AdamWParamState>().step(steps);
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -26,6 +27,12 @@ struct LearningRateOptions {
 /// The learning rate of a step, counted from 0, of a run of total_steps.
 double learning_rate(const LearningRateOptions& options, double base, std::int64_t step, std::int64_t total_steps);
 
+/// A part of an optimizer's memory: one number for each value.
+struct OptimizerState {
+  std::string name;   ///< torch's: "momentum_buffer", "exp_avg", "exp_avg_sq"
+  at::Tensor values;  ///< in the order of the values that are optimized
+};
+
 /// Works on one long tensor of values and one of gradients. Every rule here is element-wise, so this equals an
 /// optimizer over the single parameters; the clipped norm is that of all gradients together.
 class Optimizer {
@@ -38,6 +45,12 @@ class Optimizer {
   /// Scales the gradients down if `norm`, that of all gradients of the network together, is too large.
   void clip(double norm);
   void step(double lr);
+
+  /// What it remembers from step to step; writing to it changes the next step. Before the first step these are zeros,
+  /// from which the first step is the same as from nothing.
+  std::vector<OptimizerState> state();
+  /// Says how many steps led to this state; Adam's first ones are corrected by it.
+  void set_steps(std::int64_t steps);
 
  private:
   struct Impl;

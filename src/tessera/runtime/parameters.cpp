@@ -86,6 +86,12 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, at::Sca
   }
 }
 
+at::Tensor Parameters::part_like(const Parameter& parameter, const at::Tensor& flat) const {
+  ensure(parameter.trainable, parameter.name, " is not trained");
+  return flat.as_strided(parameter.value.sizes(), parameter.value.strides(),
+                         flat.storage_offset() + parameter.value.storage_offset() - values_.storage_offset());
+}
+
 void Parameters::update_statistics(std::int64_t micros) const {
   for (const auto& p : all_) {
     if (p.trainable) continue;

@@ -41,6 +41,9 @@ class Parameters {
   /// Where the gradients of the nodes from this one on begin in flat_sums(); backward completes them from the end.
   std::int64_t offset_of(int node) const { return offsets_[static_cast<std::size_t>(node - first_node_)]; }
 
+  /// The part of `flat`, which lies like flat_values(), that stands where a trainable parameter's value does.
+  at::Tensor part_like(const Parameter& parameter, const at::Tensor& flat) const;
+
   /// Takes the step's shares into the running statistics, which decay by `micros` micros.
   void update_statistics(std::int64_t micros) const;
 

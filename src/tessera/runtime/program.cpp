@@ -108,7 +108,7 @@ std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& p
 bool wants_input(const Graph& graph, const Draft& draft, std::size_t i) {
   if (draft.pointwise) return draft.norms[i] != nullptr;
   const Node& node = graph.node({draft.output});
-  return is<Conv>(node) || is<Linear>(node);
+  return is<Conv>(node) || is<ConvTranspose>(node) || is<Linear>(node);
 }
 
 // How many point-wise outputs may be made again one from the other. Each is made once, whatever the length of the
@@ -229,8 +229,12 @@ Program::Program(const Graph& graph, const Stage& stage, const std::vector<Value
   }
   for (std::size_t v = 0; v < keep.size(); ++v) {
     if (first_reader[v] >= 0) steps[static_cast<std::size_t>(first_reader[v])].completes.push_back(static_cast<int>(v));
-    if (last_forward[v] >= 0 && keep[v] != Keep::stored)
-      steps[static_cast<std::size_t>(last_forward[v])].release_after_forward.push_back(static_cast<int>(v));
+    if (last_forward[v] >= 0) {
+      Step& last = steps[static_cast<std::size_t>(last_forward[v])];
+      if (keep[v] != Keep::stored) last.release_after_forward.push_back(static_cast<int>(v));
+      // What the loss is made of is the network's answer.
+      if (last.output + 1 < static_cast<int>(keep.size())) last.release_in_evaluation.push_back(static_cast<int>(v));
+    }
     if (last_backward[v] >= 0)
       steps[static_cast<std::size_t>(last_backward[v])].release_after_backward.push_back(static_cast<int>(v));
   }

@@ -32,6 +32,8 @@ struct Step {
   BackwardNeeds needs;
   /// Values whose last use in forward, or in backward, is this step.
   std::vector<int> release_after_forward, release_after_backward;
+  /// The former, and those that only backward still wants: what is released where no backward follows.
+  std::vector<int> release_in_evaluation;
   /// Values that no earlier step reads: after this step's backward their gradient is complete, but for other stages.
   std::vector<int> completes;
 };

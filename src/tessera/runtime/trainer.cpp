@@ -7,18 +7,21 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/groups.h"
 
 namespace tessera {
-namespace {
 
-// A group of one has nobody to agree with.
-std::unique_ptr<Communicator> group_of(Communicator* world, int color, int key) {
-  auto group = world ? world->split(color, key) : nullptr;
-  if (group && group->size() == 1) group.reset();
-  return group;
+static_assert(ignored_label == CrossEntropy::ignored_label, "what masks say and what the loss understands");
+
+std::vector<int> owners_of(const Plan& plan) {
+  std::vector<int> owners(plan.stages.size(), plan.ranks());
+  for (int rank = 0; rank < plan.ranks_per_replica(); ++rank)
+    for (const auto& place : plan.places_of(rank)) {
+      int& owner = owners[static_cast<std::size_t>(place.stage)];
+      owner = std::min(owner, rank);
+    }
+  return owners;
 }
-
-}  // namespace
 
 Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& options,
                  std::shared_ptr<const ImageSource> images, Communicator* world)
@@ -48,45 +51,36 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
 }
 
 void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images) {
-  const Stage& stage = plan_.stages[static_cast<std::size_t>(place.stage)];
-  const int stages = static_cast<int>(plan_.stages.size()), tiles = static_cast<int>(stage.grid.tiles());
-  const int rank = world_ ? world_->rank().value : 0;
+  const int stages = static_cast<int>(plan_.stages.size());
   Worker& w = workers_.emplace_back();
   w.place = place;
   w.held = std::find_if(held_.begin(), held_.end(), [&](const auto& h) { return h->stage == place.stage; })->get();
 
   const int replicas_apart = plan_.batch_norm == NormScope::global ? 0 : replica_;
-  auto norm = group_of(world_, replicas_apart * stages + place.stage, rank);
+  auto norm = group_of(world_, replicas_apart * stages + place.stage, rank());
   if (plan_.batch_norm != NormScope::local) w.norm_group = std::move(norm);
-  // Ordered by tile: the first has the upper left one.
-  const int ways = static_cast<int>(stage.batch_ways), way = place.member / tiles;
-  const int widest = static_cast<int>(plan_.micro_size());
-  ensure(ways <= widest, ways, " ways for ", widest, " samples");
-  w.tile_group = group_of(world_, (replica_ * stages + place.stage) * widest + way, place.member % tiles);
+  w.tile_group = tile_group(world_, plan_, place, replica_);
 
   w.executor = std::make_unique<Executor>(graph_, w.held->parameters,
                                           Wiring{plan_, layout_, place, pipeline_.get(), &meter_}, options_.recompute);
-  const Box& box = w.executor->image_box();
-  if (!box.empty() || w.executor->makes_loss()) {
+  const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
+  if (!box.empty() || !labelled.empty()) {
     LoaderOptions loader{.batch_size = plan_.global_batch(),
                          .part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box,
                          .seed = options_.seed,
                          .dtype = options_.dtype,
                          .workers = options_.loader_workers};
     (*loader.part)[Axis::batch] = {0, 0};
-    const Interval share = share_of(w);
+    if (!labelled.empty() && graph_.label_kind() == LabelKind::pixel) {
+      loader.mask_dtype = at::kByte;
+      loader.mask_part = labelled;
+    }
+    const Interval share = plan_.samples_of(place);
     for (std::int64_t m = 0; m < plan_.micros(place.direction); ++m)
       loader.samples.push_back(share.shifted(plan_.first_sample(replica_, place.direction, m)));
     if (!loader.samples.empty()) w.loader = std::make_unique<Loader>(images, loader);
   }
   w.micros.resize(static_cast<std::size_t>(plan_.micros(place.direction)));
-}
-
-// The samples of a micro that a worker has, counted within the micro.
-Interval Trainer::share_of(const Worker& w) const {
-  const Stage& stage = plan_.stages[static_cast<std::size_t>(w.place.stage)];
-  const auto way = static_cast<std::size_t>(w.place.member / stage.grid.tiles());
-  return split_evenly({0, plan_.micro_size()}, stage.batch_ways)[way];
 }
 
 Trainer::Worker& Trainer::worker(const Action& action) {
@@ -105,6 +99,7 @@ StepReport Trainer::step() {
     w.batch = w.loader->next();
     report.epoch = w.batch.epoch;
   }
+  loss_terms_ = count_loss_terms();
   for (const auto& held : held_) held->parameters.flat_sums().zero_();
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     const double begin = now_seconds();
@@ -160,14 +155,14 @@ void Trainer::expect_next(std::size_t index) {
 }
 
 double Trainer::forward(Worker& w, int micro) {
-  const Interval share = share_of(w);
+  const Interval share = plan_.samples_of(w.place);
   const bool solo = plan_.batch_norm == NormScope::local;
   const Stage& stage = plan_.stages[static_cast<std::size_t>(w.place.stage)];
   const std::int64_t first = plan_.first_sample(replica_, w.place.direction, micro);
   PassInfo pass{
       .seed = options_.seed,
       .step = step_,
-      .batch = plan_.global_batch(),
+      .loss_terms = loss_terms_,
       .labels = {},
       .first_sample = first,
       .statistics = {.micro = first / (plan_.global_batch() / plan_.global_micros()), .micros = plan_.global_micros()},
@@ -178,11 +173,23 @@ double Trainer::forward(Worker& w, int micro) {
   pass.statistics.share = solo ? 1.0 / stage.members() : w.place.member == 0 && first_of_replicas ? 1 : 0;
   at::Tensor images;
   if (w.loader) {
-    pass.labels = w.batch.labels.narrow(0, micro * share.size(), share.size());
+    const at::Tensor& labels = w.batch.masks.defined() ? w.batch.masks : w.batch.labels;
+    pass.labels = labels.narrow(0, micro * share.size(), share.size());
     images = w.batch.images.narrow(0, micro * share.size(), share.size());
   }
   const double losses = w.executor->forward(w.micros[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
-  return losses / static_cast<double>(plan_.global_batch());
+  return loss_terms_ > 0 ? losses / static_cast<double>(loss_terms_) : 0;
+}
+
+// What the loss of this step is a mean of, over all ranks. How many pixels of the masks have a label nobody knows
+// before they are read.
+std::int64_t Trainer::count_loss_terms() {
+  if (graph_.label_kind() == LabelKind::image) return plan_.global_batch();
+  const Meter::Timed timed(&meter_, Part::data);
+  std::int64_t mine = 0;
+  for (const Worker& w : workers_)
+    if (w.batch.masks.defined()) mine += w.batch.masks.ne(ignored_label).sum().item<std::int64_t>();
+  return static_cast<std::int64_t>(reduced(static_cast<double>(mine)));
 }
 
 void Trainer::update(StepReport& report) {
@@ -220,10 +227,39 @@ double Trainer::reduced(double value) const {
   return sum.item<double>();
 }
 
+void Trainer::start_at(std::int64_t step) {
+  step_ = step;
+  for (const auto& held : held_) held->optimizer.set_steps(step);
+  for (Worker& w : workers_)
+    if (w.loader) w.loader->start_at(step);
+}
+
+RunTensors Trainer::tensors(Which which) const {
+  const auto owners = owners_of(plan_);
+  RunTensors out;
+  for (const auto& held : held_) {
+    if (which == Which::owned && owners[static_cast<std::size_t>(held->stage)] != rank()) continue;
+    const auto state = held->optimizer.state();
+    for (const auto& p : held->parameters.all()) {
+      out.model.emplace_back(p.name, p.value);
+      if (!p.trainable) continue;
+      for (const auto& s : state)
+        out.optimizer.emplace_back(p.name + "." + s.name, held->parameters.part_like(p, s.values));
+    }
+  }
+  return out;
+}
+
 std::vector<const Parameters*> Trainer::parameters() const {
   std::vector<const Parameters*> out;
   for (const auto& held : held_) out.push_back(&held->parameters);
   return out;
+}
+
+const Parameters& Trainer::parameters_of(int stage) const {
+  const auto found = std::find_if(held_.begin(), held_.end(), [&](const auto& h) { return h->stage == stage; });
+  ensure(found != held_.end(), "stage ", stage, " is not on this rank");
+  return (*found)->parameters;
 }
 
 const Parameter* Trainer::find(const std::string& name) const {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/base/meter.h"
@@ -33,7 +34,7 @@ struct TrainOptions {
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 0
   std::int64_t epoch = 0;
-  double loss = 0;  ///< mean over the whole batch, before the step
+  double loss = 0;  ///< mean over the whole batch, or its labelled pixels, before the step
   double learning_rate = 0;
   double gradient_norm = 0;  ///< 0 unless gradients are clipped
   double seconds = 0;
@@ -48,6 +49,15 @@ struct TraceEvent {
   double begin = 0, end = 0;  ///< by now_seconds()
 };
 
+/// Tensors of a run by the names that they have in checkpoints. They are views: writing to them changes the run.
+struct RunTensors {
+  std::vector<std::pair<std::string, at::Tensor>> model;      ///< parameters and running statistics
+  std::vector<std::pair<std::string, at::Tensor>> optimizer;  ///< "<parameter>.momentum_buffer", ...
+};
+
+/// By stage: of the ranks that hold its parameters (tiles, ways, replicas, both directions) the one that saves them.
+std::vector<int> owners_of(const Plan& plan);
+
 /// Belongs to one thread, the rank's. The graph must outlive it.
 class Trainer {
  public:
@@ -59,11 +69,21 @@ class Trainer {
   /// parameters are then those before the step.
   StepReport step();
 
+  /// Steps that are done.
+  std::int64_t steps_done() const { return step_; }
+  /// Goes on as after `step` steps, once tensors() have been set to what they were then. On every rank.
+  void start_at(std::int64_t step);
+  /// Everything that this rank holds, or of these what it owns: each tensor of the run is owned by one rank.
+  enum class Which { held, owned };
+  RunTensors tensors(Which which) const;
+
   /// From now on every action is put down.
   void record(std::vector<TraceEvent>* events) { events_ = events; }
 
   /// What this rank holds, stage by stage.
   std::vector<const Parameters*> parameters() const;
+  /// Those of a stage that this rank has a place in.
+  const Parameters& parameters_of(int stage) const;
   /// One of these by its full name; null if another rank holds it.
   const Parameter* find(const std::string& name) const;
 
@@ -87,12 +107,13 @@ class Trainer {
     std::vector<MicroState> micros;
   };
 
+  int rank() const { return world_ ? world_->rank().value : 0; }
   void add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images);
   Worker& worker(const Action& action);
   void run(std::size_t index, double& loss);
   void expect_next(std::size_t index);
   double forward(Worker& worker, int micro);
-  Interval share_of(const Worker& worker) const;
+  std::int64_t count_loss_terms();
   void update(StepReport& report);
   double reduced(double value) const;
 
@@ -107,6 +128,7 @@ class Trainer {
   std::vector<std::unique_ptr<Held>> held_;
   std::vector<Worker> workers_;
   std::int64_t step_ = 0;
+  std::int64_t loss_terms_ = 0;  ///< of the present step: see PassInfo
   Meter meter_;
   std::vector<TraceEvent>* events_ = nullptr;
 };

@@ -64,4 +64,13 @@ std::vector<std::vector<Action>> make_schedule(const Plan& plan) {
   return lists;
 }
 
+std::vector<std::vector<Action>> make_forward_schedule(const Plan& plan, int micros) {
+  Lists lists(static_cast<std::size_t>(plan.ranks_per_replica()));
+  for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s)
+    for (const int rank : plan.stages[static_cast<std::size_t>(s)].ranks)
+      for (int m = 0; m < micros; ++m)
+        lists[static_cast<std::size_t>(rank)].push_back({Action::Kind::forward, s, m, Direction::down});
+  return lists;
+}
+
 }  // namespace tessera

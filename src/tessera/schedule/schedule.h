@@ -33,4 +33,8 @@ std::ostream& operator<<(std::ostream& out, const Action& action);
 /// The actions of one step of training, by rank within a replica. Every rank ends in one `step`.
 std::vector<std::vector<Action>> make_schedule(const Plan& plan);
 
+/// The actions of a pass in which nothing is learned: `micros` forwards of direction down, in which every rank has a
+/// place. By rank within a replica.
+std::vector<std::vector<Action>> make_forward_schedule(const Plan& plan, int micros);
+
 }  // namespace tessera

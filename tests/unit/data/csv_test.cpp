@@ -52,5 +52,14 @@ TEST(Csv, AQuoteThatDoesNotFitIsNamedWithItsLine) {
   EXPECT_THAT(refusal("a\n\"b\"c"), AllOf(HasSubstr("'t.csv' line 2"), HasSubstr("'c' follows")));
 }
 
+TEST(Csv, AWrittenFieldIsReadAgain) {
+  for (const std::string text : {"plain", "a,b", "say \"x\"", "two\nlines", ""}) {
+    const auto rows = parse_csv(csv_field(text) + ",end\n", "t");
+    ASSERT_EQ(rows.size(), 1u) << text;
+    EXPECT_EQ(rows[0].fields[0], text);
+  }
+  EXPECT_EQ(csv_field("plain"), "plain");
+}
+
 }  // namespace
 }  // namespace tessera

@@ -128,6 +128,21 @@ TEST_F(ImageLists, AllProblemsComeInOneMessage) {
             HasSubstr("line 6: no path"), HasSubstr("line 7: label 9 does not fit 5 classes; see --num-classes")));
 }
 
+// What is only looked at may lack labels; what is trained on may not.
+TEST_F(ImageLists, LabelsMayBeMissingWhereThatIsAllowed) {
+  touch({"a.png", "b.png"});
+  const std::string paths = folder_.write("paths.csv", "path\na.png\nb.png\n");
+  const std::string some = folder_.write("some.csv", "path,label\na.png,\nb.png,1\n");
+  EXPECT_THAT(listed({.path = paths, .labels_optional = true}), ElementsAre("a.png=-1", "b.png=-1"));
+  EXPECT_THAT(listed({.path = some, .labels_optional = true}), ElementsAre("a.png=-1", "b.png=1"));
+  EXPECT_THAT(listed({.labels_optional = true}), ElementsAre("a.png=-1", "b.png=-1")) << "a folder of images";
+  EXPECT_THAT(refusal({.path = paths}), HasSubstr("no column 'label'"));
+  EXPECT_THAT(refusal({.path = some}), HasSubstr("some.csv' line 2: no label"));
+  EXPECT_THAT(refusal(), HasSubstr("holds no folders"));
+  const std::string wrong = folder_.write("wrong.csv", "path,label\na.png,-3\n");
+  EXPECT_THAT(refusal({.path = wrong, .labels_optional = true}), HasSubstr("'-3'"));
+}
+
 TEST_F(ImageLists, TheFirstTenOfManyProblemsAreNamed) {
   std::string text;
   for (int i = 0; i < 25; ++i) text += concat("gone", i, ".png,0\n");

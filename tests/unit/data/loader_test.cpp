@@ -253,6 +253,21 @@ TEST(Loader, AMasksPartIsTheCropOfTheWhole) {
     EXPECT_TRUE(at::equal(part.next().masks, crop(whole.next().masks.slice(0, 1, 3), {5, 20}, {11, 24})));
 }
 
+TEST(Loader, MasksMayHaveAPartOfTheirOwn) {
+  const auto source = augmented_masks();
+  Loader whole(source, {.batch_size = 4, .mask_dtype = at::kByte});
+  const Box images = image_box({1, 3}, {5, 20}, {11, 24}), masks = image_box({0, 0}, {7, 18}, {0, 13});
+  Loader part(source, {.batch_size = 4, .part = images, .mask_dtype = at::kByte, .mask_part = masks});
+  const Box no_pixels = image_box({1, 3}, {0, 0}, {0, 0});
+  Loader without_images(source, {.batch_size = 4, .part = no_pixels, .mask_dtype = at::kByte, .mask_part = masks});
+  for (int step = 0; step < 3; ++step) {
+    const Batch all = whole.next(), mine = part.next();
+    EXPECT_TRUE(at::equal(mine.images, crop(all.images.slice(0, 1, 3), images.height(), images.width())));
+    EXPECT_TRUE(at::equal(mine.masks, crop(all.masks.slice(0, 1, 3), masks.height(), masks.width())));
+    EXPECT_TRUE(at::equal(without_images.next().masks, mine.masks)) << "a rank that reads no image";
+  }
+}
+
 TEST(Loader, AHeldMaskKeepsItsMemory) {
   Loader loader(augmented_masks(), {.batch_size = 4, .mask_dtype = at::kLong});
   const at::Tensor held = loader.next().masks, copy = held.clone();

@@ -353,6 +353,27 @@ TEST_F(VipsFiles, ABrokenFileIsNamed) {
   EXPECT_THAT(refusal_of_reading("empty.jpg"), HasSubstr("empty.jpg'"));
 }
 
+// A rank that reads the upper left corner alone would not see it; all ranks must come to the same answer.
+TEST_F(VipsFiles, DamageIsFoundWhereverItLies) {
+  const Picture<> picture = rough_picture(400, 400);
+  picture.save(folder_ / "good.jpg");
+  picture.save(folder_ / "cut.jpg");
+  folder_.cut("cut.jpg", files::file_bytes(folder_ / "cut.jpg") * 9 / 10);
+  folder_.write("text.png", "this is no image");
+  folder_.write("list.csv", "cut.jpg,0\ngood.jpg,1\ntext.png,0\n");
+  VipsImages source(raw(400, 400));
+  EXPECT_NO_THROW(read(source, 0, {0, 8}, {0, 8}));
+  EXPECT_THAT(source.fault_of(0), HasSubstr("cut.jpg'"));
+  EXPECT_EQ(source.fault_of(1), "");
+  EXPECT_THAT(source.fault_of(2), HasSubstr("text.png'"));
+
+  source.leave_out({0, 2});
+  ASSERT_EQ(source.size(), 1);
+  EXPECT_EQ(source.label(0), 1);
+  EXPECT_EQ(source.name(0), folder_ / "good.jpg");
+  EXPECT_TRUE(at::equal(read_whole(source, 0), read_whole(*open("good.jpg", 400, 400), 0)));
+}
+
 TEST_F(VipsFiles, AnErrorLeavesTheSourceUsable) {
   rough_picture(20, 20).save(folder_ / "good.png");
   folder_.write("bad.png", "no");

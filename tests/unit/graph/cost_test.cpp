@@ -39,6 +39,26 @@ TEST(Cost, GroupsAndStridesMakeAConvolutionCheaper) {
   expect_cost(g.cost(g.node(y), 1), {flops, flops, flops, input + weights + 48, input});
 }
 
+TEST(Cost, ATransposedConvolutionReadsEachPixelOnce) {
+  Graph g;
+  const Value y = g.conv_transpose(g.input({6, 5, 7}), {.out = 4, .size = Pair{9, 14}}, "up");
+  // 2 samples of 126 outputs, 4 channels of 6 multiply-adds each.
+  const double flops = 2.0 * 2 * 126 * 4 * 6, weights = 6 * 4 * 4 + 4, input = 2 * 6 * 35, output = 2 * 4 * 126;
+  expect_cost(g.cost(g.node(y), 2), {flops, flops, flops, input + weights + output, input});
+}
+
+TEST(Cost, UpsamplingKeepsNothing) {
+  Graph g;
+  const double outputs = 6 * 10 * 14;
+  expect_cost(g.cost(g.node(g.upsample(g.input({6, 5, 7}))), 1), {4 * outputs, 4 * outputs, 0, 6 * 35 + outputs, 0});
+}
+
+TEST(Cost, TheLossOfPixelsGrowsWithThem) {
+  Graph g;
+  const double n = 2 * 3 * 35;
+  expect_cost(g.cost(g.node(g.pixel_cross_entropy(g.input({3, 5, 7}))), 2), {4 * n, 2 * n, 0, n, n});
+}
+
 TEST(Cost, ALinearLayerIsAMatrixProduct) {
   Graph g;
   const Value y = g.linear(g.input({20, 1, 1}), {.out = 10}, "fc");

@@ -140,6 +140,66 @@ TEST(RegionRule, AnOutputRowBelongsToTheOwnerOfItsAnchorRow) {
   EXPECT_EQ(conv.owned_output(image_box({0, 1}, {5, 11}, {6, 14}), inputs), image_box({0, 1}, {3, 6}, {6, 14}));
 }
 
+// The hull of the pixels that each output of `out` looks at, one by one.
+template <class Looks>
+Interval looked_at(const Interval& out, const Looks& looks) {
+  Interval all;
+  for (std::int64_t o = out.begin; o < out.end; ++o) all = hull(all, looks(o));
+  return all;
+}
+
+TEST(RegionRule, ATransposedConvolutionNeedsThePixelsOfItsBlocks) {
+  const ConvTranspose up({.out = 2, .scale = {2, 3}, .size = Pair{21, 41}});
+  const std::vector<Shape> inputs{image};
+  const Shape out = up.output_shape(inputs);
+  Draw draw(8);
+  for (int trial = 0; trial < 500; ++trial) {
+    const Box box = image_box(draw.inside(samples), draw.inside(out.height), draw.inside(out.width));
+    const auto block = [](std::int64_t size) {
+      return [size](std::int64_t o) { return Interval{o / size, o / size + 1}; };
+    };
+    const Box need = up.input_box(box, 0, inputs);
+    ASSERT_EQ(need.batch(), box.batch());
+    ASSERT_EQ(need.height(), looked_at(box.height(), block(2))) << box;
+    ASSERT_EQ(need.width(), looked_at(box.width(), block(3))) << box;
+  }
+}
+
+TEST(RegionRule, UpsamplingNeedsTheNearestPixelsOnBothSides) {
+  const Upsample up({.size = Pair{21, 28}});
+  const std::vector<Shape> inputs{image};
+  const Shape out = up.output_shape(inputs);
+  Draw draw(9);
+  // Output 2i lies a quarter before pixel i, output 2i + 1 a quarter behind it.
+  const auto nearest = [](std::int64_t o) {
+    const std::int64_t i = o / 2;
+    return o % 2 == 0 ? Interval{i - 1, i + 1} : Interval{i, i + 2};
+  };
+  for (int trial = 0; trial < 500; ++trial) {
+    const Box box = image_box(draw.inside(samples), draw.inside(out.height), draw.inside(out.width));
+    const Box need = up.input_box(box, 0, inputs);
+    ASSERT_EQ(need.batch(), box.batch());
+    ASSERT_EQ(need.height(), looked_at(box.height(), nearest)) << box;
+    ASSERT_EQ(need.width(), looked_at(box.width(), nearest)) << box;
+  }
+}
+
+TEST(RegionRule, EnlargedOutputsOfAnyGridHaveOneOwnerEach) {
+  expect_partitions(ConvTranspose({.out = 2}), {image});
+  expect_partitions(ConvTranspose({.out = 2, .scale = {2, 3}, .size = Pair{21, 41}}), {image});
+  expect_partitions(Upsample({}), {image});
+  expect_partitions(Upsample({.size = Pair{22, 27}}), {image});
+}
+
+TEST(RegionRule, APixelsLossStaysWithItsPixel) {
+  const std::vector<Shape> inputs{image};
+  const CrossEntropy loss(LabelKind::pixel);
+  const Box box = image_box({1, 2}, {3, 5}, {3, 9});
+  EXPECT_EQ(loss.input_box(box, 0, inputs), box);
+  EXPECT_EQ(loss.owned_output(box, inputs), box);
+  expect_partitions(loss, inputs);
+}
+
 TEST(RegionRule, AGlobalMeanNeedsTheWholeImageOfItsSamples) {
   const std::vector<Shape> inputs{image};
   EXPECT_EQ(GlobalAvgPool().input_box(image_box({1, 3}, {0, 1}, {0, 1}), 0, inputs), image.box({1, 3}));

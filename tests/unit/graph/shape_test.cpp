@@ -109,6 +109,31 @@ TEST_F(Shapes8x9, TheHeadEndsInOneLossASample) {
   const Value logits = g.linear(flat, {.out = 10}, "fc");
   EXPECT_EQ(g.shape(logits), (Shape{10, 1, 1}));
   EXPECT_EQ(g.shape(g.cross_entropy(logits)), (Shape{1, 1, 1}));
+  EXPECT_EQ(g.logits(), logits);
+  EXPECT_EQ(g.label_kind(), LabelKind::image);
+}
+
+TEST_F(Shapes8x9, UpsamplingMakesTwiceAsManyOrOneRowOrColumnFewer) {
+  EXPECT_EQ(g.shape(g.conv_transpose(x, {.out = 3}, "a")), (Shape{3, 16, 18}));
+  EXPECT_EQ(g.shape(g.conv_transpose(x, {.out = 3, .scale = {3, 1}}, "b")), (Shape{3, 24, 9}));
+  EXPECT_EQ(g.shape(g.conv_transpose(x, {.out = 3, .size = Pair{15, 18}}, "c")), (Shape{3, 15, 18}));
+  EXPECT_EQ(g.shape(g.upsample(x)), (Shape{6, 16, 18}));
+  EXPECT_EQ(g.shape(g.upsample(x, {.size = Pair{16, 17}})), (Shape{6, 16, 17}));
+  for (const Pair size : {Pair{14, 18}, Pair{17, 18}, Pair{16, 16}, Pair{16, 19}}) {
+    EXPECT_THROW(g.conv_transpose(x, {.out = 3, .size = size}, "d"), UsageError) << size.height << 'x' << size.width;
+    EXPECT_THROW(g.upsample(x, {.size = size}), UsageError) << size.height << 'x' << size.width;
+  }
+  EXPECT_THROW(g.conv_transpose(x, {.out = 0}, "e"), UsageError);
+  EXPECT_THROW(g.conv_transpose(x, {.out = 1, .scale = 0}, "f"), UsageError);
+}
+
+TEST_F(Shapes8x9, PixelsHaveALossEachIfTheirLogitsFillTheImage) {
+  const Value half = g.max_pool(x, {.kernel = 2});
+  EXPECT_THROW(g.pixel_cross_entropy(half), UsageError);
+  EXPECT_THROW(g.pixel_cross_entropy(g.conv(x, {.out = 256}, "too many classes for a byte")), UsageError);
+  EXPECT_EQ(g.shape(g.pixel_cross_entropy(x)), (Shape{1, 8, 9}));
+  EXPECT_EQ(g.logits(), x);
+  EXPECT_EQ(g.label_kind(), LabelKind::pixel);
 }
 
 TEST_F(Shapes8x9, AUsersOwnOperationIsAskedForItsShape) {

@@ -331,11 +331,31 @@ TEST_F(Checkpoint, PruningKeepsTheNewestWholeOnes) {
   save(4, {.keep = 3});
   EXPECT_THAT(listed(), ElementsAre("step-000002", "step-000003", "step-000004"));
   test::cut(file(4, "run_state.json"), 1);  // does not count
-  prune(path("run"), 2);
+  prune(path("run"), 2, 1000);
   EXPECT_THAT(listed(), ElementsAre("step-000002", "step-000003", "step-000004"));
   save(5, {.keep = 1});
   EXPECT_THAT(listed(), ElementsAre("step-000005"));
-  EXPECT_THROW(prune(path("run"), 0), Error);
+  EXPECT_THROW(prune(path("run"), 0, 1000), Error);
+}
+
+// The run went on from step 2, because step 9 had been damaged in a way that only its checksum shows.
+TEST_F(Checkpoint, PruningDoesNotCountLaterOnesThatWerePassedOver) {
+  for (const int step : {1, 2, 9}) save(step);
+  save(3, {.keep = 1});
+  EXPECT_THAT(listed(), ElementsAre("step-000003", "step-000009"));
+}
+
+TEST_F(Checkpoint, APathIsACheckpointOrAFolderOfThem) {
+  const auto warn = [&](const std::string& warning) { warnings_.push_back(warning); };
+  save(1);
+  save(2);
+  EXPECT_EQ(whole_checkpoint(place(1).folder(), warn), place(1).folder());
+  EXPECT_EQ(whole_checkpoint(path("run"), warn), place(2).folder());
+  EXPECT_THAT(test::error_of([&] { whole_checkpoint(path("nowhere"), warn); }), HasSubstr("nowhere"));
+  test::cut(file(2, "run_state.json"), 1);
+  EXPECT_THAT(test::error_of([&] { whole_checkpoint(place(2).folder(), warn); }), HasSubstr("damaged"));
+  EXPECT_EQ(whole_checkpoint(path("run"), warn), place(1).folder());
+  EXPECT_THAT(warnings_, testing::SizeIs(1));
 }
 
 TEST_F(Checkpoint, LeftoversOfKilledRunsAreRemovedAndNothingElse) {

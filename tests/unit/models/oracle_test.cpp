@@ -31,7 +31,13 @@ std::vector<Case> cases() {
            {.name = "amoebanet", .num_layers = 3, .num_filters = 16}},
           {"amoebanet_6_40",
            [] { return oracle_amoebanet(6, 40, classes); },
-           {.name = "amoebanet", .num_layers = 6, .num_filters = 40}}};
+           {.name = "amoebanet", .num_layers = 6, .num_filters = 40}},
+          {"unet_transposed",
+           [] { return oracle_unet(3, 5, classes, false); },
+           {.name = "unet", .num_layers = 3, .num_filters = 5}},
+          {"unet_bilinear",
+           [] { return oracle_unet(2, 4, classes, true); },
+           {.name = "unet", .num_layers = 2, .num_filters = 4, .upsampling = "bilinear"}}};
 }
 
 class Oracle : public ::testing::TestWithParam<Case> {
@@ -70,7 +76,9 @@ TEST_P(Oracle, HasTheNamesAndShapesOfTheGraph) {
 
 TEST_P(Oracle, GivesLogitsForAnOddImage) {
   const Tensor logits = oracle->forward(images);
-  EXPECT_EQ(logits.sizes().vec(), (std::vector<std::int64_t>{samples, classes}));
+  std::vector<std::int64_t> sizes{samples, classes};
+  if (graph.label_kind() == LabelKind::pixel) sizes.insert(sizes.end(), {height, width});
+  EXPECT_EQ(logits.sizes().vec(), sizes);
   EXPECT_EQ(logits.scalar_type(), torch::kFloat64);
   EXPECT_TRUE(logits.isfinite().all().item<bool>());
 }
@@ -112,6 +120,9 @@ class Walk {
   static std::vector<std::int64_t> stride(const Windows& w) { return {w.height.stride, w.width.stride}; }
   static std::vector<std::int64_t> dilation(const Windows& w) { return {w.height.dilation, w.width.dilation}; }
 
+  static Tensor cropped(const Tensor& x, const Shape& shape) {
+    return x.narrow(2, 0, shape.height).narrow(3, 0, shape.width);
+  }
   Tensor average(const AvgPool& op, const Tensor& x) const {
     const auto mean = [&](const Tensor& t) {
       return torch::avg_pool2d(padded(t, op.windows, 0), kernel(op.windows), stride(op.windows));
@@ -129,6 +140,12 @@ class Walk {
     if (const auto* conv = dynamic_cast<const Conv*>(op))
       return torch::conv2d(padded(x, conv->windows, 0), parameter("weight"), parameter("bias"), stride(conv->windows),
                            torch::IntArrayRef({0, 0}), dilation(conv->windows), conv->options.groups);
+    if (const auto* up = dynamic_cast<const ConvTranspose*>(op))
+      return cropped(torch::conv_transpose2d(x, parameter("weight"), parameter("bias"),
+                                             torch::IntArrayRef({up->options.scale.height, up->options.scale.width})),
+                     node.shape);
+    if (op->kind() == "upsample")
+      return cropped(torch::upsample_bilinear2d(x, {2 * x.size(2), 2 * x.size(3)}, false), node.shape);
     if (const auto* norm = dynamic_cast<const BatchNorm*>(op))
       return torch::batch_norm(x, parameter("weight"), parameter("bias"), {}, {}, true, 0, norm->options.epsilon,
                                false);

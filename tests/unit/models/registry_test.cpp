@@ -25,7 +25,7 @@ std::string refusal(const ModelRegistry& registry, const ModelOptions& options) 
 TEST(Registry, AnUnknownModelIsAnsweredWithTheKnownOnes) {
   EXPECT_EQ(refusal(builtin_models(), {.name = "vgg"}),
             "there is no model 'vgg'; --model takes amoebanet, resnet101, resnet152, resnet18, resnet34, resnet50, "
-            "resnet_v1, resnet_v2");
+            "resnet_v1, resnet_v2, unet");
 }
 
 TEST(Registry, OptionsThatAModelDoesNotTakeAreRefusedAllAtOnce) {
@@ -34,6 +34,8 @@ TEST(Registry, OptionsThatAModelDoesNotTakeAreRefusedAllAtOnce) {
                     HasSubstr("--num-layers means nothing to --model resnet18"), Not(HasSubstr("--num-filters"))));
   EXPECT_THAT(refusal(builtin_models(), {.name = "resnet_v2", .num_filters = 64}), HasSubstr("--num-filters means"));
   EXPECT_THAT(refusal(builtin_models(), {.name = "amoebanet", .depth = 20}), HasSubstr("--depth means nothing"));
+  EXPECT_THAT(refusal(builtin_models(), {.name = "amoebanet", .upsampling = "bilinear"}),
+              HasSubstr("--upsampling means nothing to --model amoebanet"));
 }
 
 TEST(Registry, AModelNeedsAClass) {
@@ -56,7 +58,8 @@ TEST(Registry, EveryModelEndsInTheLossOfItsClassifier) {
     const Graph g = model.build({.name = name, .image = {3, 40, 40}, .classes = 12});
     const Node& loss = g.nodes().back();
     EXPECT_EQ(loss.op->kind(), "cross_entropy") << name;
-    EXPECT_EQ(g.shape(loss.inputs[0]), (Shape{12, 1, 1})) << name;
+    EXPECT_EQ(g.shape(loss.inputs[0]), (g.label_kind() == LabelKind::image ? Shape{12, 1, 1} : Shape{12, 40, 40}))
+        << name;
     EXPECT_FALSE(model.help.empty()) << name;
   }
 }
@@ -64,7 +67,7 @@ TEST(Registry, EveryModelEndsInTheLossOfItsClassifier) {
 TEST(Registry, EveryValueOfEveryModelIsRead) {
   const ModelRegistry registry = builtin_models();
   for (const auto& [name, model] : registry.models()) {
-    const Graph g = model.build({.name = name, .image = {3, 40, 40}});
+    const Graph g = model.build({.name = name, .image = {3, 40, 40}, .classes = 12});
     const auto consumers = g.consumers();
     for (std::size_t n = 0; n + 1 < consumers.size(); ++n)
       EXPECT_FALSE(consumers[n].empty()) << name << ": " << g.nodes()[n].name;
@@ -74,7 +77,7 @@ TEST(Registry, EveryValueOfEveryModelIsRead) {
 TEST(Registry, EveryBuiltinModelTakesAnImageOfOnePixel) {
   const ModelRegistry registry = builtin_models();
   for (const auto& [name, model] : registry.models())
-    EXPECT_NO_THROW(model.build({.name = name, .image = {3, 1, 1}})) << name;
+    EXPECT_NO_THROW(model.build({.name = name, .image = {3, 1, 1}, .classes = 12})) << name;
 }
 
 TEST(Registry, AnEmptyImageAndNoClassesAreRefusedTogether) {

@@ -151,6 +151,53 @@ TEST(Kernel, ConvEqualsAutogradForAnyWindow) {
   }
 }
 
+// Where the plane must have fewer rows or columns than the blocks, the last ones are not made.
+std::optional<Pair> cropped_size(Rig& rig, const Shape& in, Pair scale) {
+  if (rig.pick(0, 1)) return std::nullopt;
+  return Pair{in.height * scale.height - rig.pick(0, scale.height - 1),
+              in.width * scale.width - rig.pick(0, scale.width - 1)};
+}
+
+torch::Tensor cropped(const torch::Tensor& x, const Shape& shape) {
+  return x.narrow(2, 0, shape.height).narrow(3, 0, shape.width);
+}
+
+TEST(Kernel, ConvTransposeEqualsAutograd) {
+  Rig rig(9);
+  for (int trial = 0; trial < 60; ++trial) {
+    ConvTransposeOptions o;
+    o.out = rig.pick(1, 6);
+    if (rig.pick(0, 2) == 0) o.scale = {rig.pick(1, 3), rig.pick(1, 3)};
+    o.bias = rig.pick(0, 1);
+    const Shape in{rig.pick(1, 5), rig.pick(1, 9), rig.pick(1, 9)};
+    o.size = cropped_size(rig, in, o.scale);
+    Graph graph;
+    graph.conv_transpose(graph.input(in), o, "up");
+    check(rig, graph, rig.pick(1, 3), [&](const auto& x, const auto& w) {
+      return cropped(torch::conv_transpose2d(x[0], w[0], o.bias ? w[1] : torch::Tensor(),
+                                             torch::IntArrayRef{o.scale.height, o.scale.width}),
+                     graph.nodes().back().shape);
+    });
+  }
+}
+
+TEST(Kernel, UpsampleEqualsAutograd) {
+  namespace F = torch::nn::functional;
+  Rig rig(10);
+  for (int trial = 0; trial < 60; ++trial) {
+    const Shape in{rig.pick(1, 5), rig.pick(1, 9), rig.pick(1, 9)};
+    Graph graph;
+    graph.upsample(graph.input(in), {.size = cropped_size(rig, in, Upsample::scale)});
+    check(rig, graph, rig.pick(1, 3), [&](const auto& x, const auto&) {
+      return cropped(F::interpolate(x[0], F::InterpolateFuncOptions()
+                                              .scale_factor(std::vector<double>{2, 2})
+                                              .mode(torch::kBilinear)
+                                              .align_corners(false)),
+                     graph.nodes().back().shape);
+    });
+  }
+}
+
 TEST(Kernel, MaxPoolEqualsAutograd) {
   Rig rig(2);
   for (int trial = 0; trial < 60; ++trial) {
@@ -254,6 +301,63 @@ TEST(Kernel, CrossEntropyEqualsAutograd) {
   BackwardArgs args{inputs, losses, {{torch::full_like(losses.data, 0.2), losses.box}}, {true}, {}, losses.box,
                     pass,   saved};
   EXPECT_LT(relative_error(kernel->input_gradients(args)[0].data, leaf.grad()), tolerance);
+}
+
+// In tiles, each with the labels of its own pixels. What has no label gives nothing and gets nothing.
+TEST(Kernel, PixelCrossEntropyEqualsAutogradTileByTile) {
+  namespace F = torch::nn::functional;
+  Rig rig(11);
+  for (const auto dtype : {at::kByte, at::kLong})
+    for (int trial = 0; trial < 10; ++trial) {
+      const Shape shape{rig.pick(1, 6), rig.pick(1, 9), rig.pick(1, 9)};
+      Graph graph;
+      graph.pixel_cross_entropy(graph.input(shape));
+      const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+      const Slab logits = random_slab(shape, 3);
+      logits.data.mul_(20);
+      const auto labels = torch::randint(shape.channels, {3, shape.height, shape.width}, at::kLong);
+      labels.masked_fill_(torch::rand(labels.sizes()) < 0.3, CrossEntropy::ignored_label);
+      const auto leaf = logits.data.clone(at::MemoryFormat::Contiguous).requires_grad_(true);
+      const auto upstream = torch::randn(labels.sizes(), at::kDouble);
+      const auto reference = F::cross_entropy(
+          leaf, labels, F::CrossEntropyFuncOptions().reduction(torch::kNone).ignore_index(CrossEntropy::ignored_label));
+      (reference * upstream).sum().backward();
+      auto losses = torch::full(labels.sizes(), std::nan(""), at::kDouble);
+      auto gradients = torch::full_like(leaf, std::nan("")).detach();
+      for (const auto& r : rig.cuts(shape.height))
+        for (const auto& c : rig.cuts(shape.width)) {
+          const Box tile = image_box({0, 3}, r, c);
+          const auto part = [&](const torch::Tensor& t) {
+            return t.narrow(-2, r.begin, r.size()).narrow(-1, c.begin, c.size());
+          };
+          const PassInfo pass{0, 0, labels.numel(), part(labels).to(dtype)};
+          const std::vector<Slab> inputs{logits};
+          Saved saved;
+          const Slab out = kernel->forward({inputs, tile, tile, pass, saved});
+          ASSERT_EQ(out.box, tile);
+          part(losses).copy_(out.data.squeeze(1));
+          BackwardArgs args{inputs, out,  {{channels_last(part(upstream).unsqueeze(1)), tile}}, {true}, {}, tile,
+                            pass,   saved};
+          part(gradients).copy_(kernel->input_gradients(args)[0].data);
+        }
+      EXPECT_LT(relative_error(losses, reference), tolerance);
+      EXPECT_LT(relative_error(gradients, leaf.grad()), tolerance);
+    }
+}
+
+// With 1000 classes, 255 is one of them.
+TEST(Kernel, AnImagesLabelIsNeverIgnored) {
+  torch::manual_seed(12);
+  Graph graph;
+  graph.cross_entropy(graph.input({300, 1, 1}));
+  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const std::vector<Slab> inputs{random_slab({300, 1, 1}, 1)};
+  const PassInfo pass{0, 0, 1, torch::tensor({255}, at::kLong)};
+  Saved saved;
+  const Box box = image_box({0, 1}, {0, 1}, {0, 1});
+  EXPECT_LT(relative_error(kernel->forward({inputs, box, box, pass, saved}).data.flatten()[0],
+                           torch::nn::functional::cross_entropy(inputs[0].data.flatten(1), pass.labels)),
+            tolerance);
 }
 
 // oneDNN 2.6 gets the weight gradient of these wrong (docs/numerics.md).

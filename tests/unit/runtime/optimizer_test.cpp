@@ -44,6 +44,44 @@ TEST(Optimizer, ASmallGradientIsLeftAlone) {
   EXPECT_DOUBLE_EQ(gradients[0].item<double>(), 0.3);
 }
 
+// Three steps against two, the state carried over to a new optimizer, and one.
+TEST(Optimizer, AnotherOneGoesOnFromItsState) {
+  for (const OptimizerOptions& options :
+       {OptimizerOptions{.lr = 0.1, .weight_decay = 0.01}, OptimizerOptions{.lr = 0.1, .momentum = 0},
+        OptimizerOptions{.name = "adam", .lr = 0.1},
+        OptimizerOptions{.name = "adamw", .lr = 0.1, .weight_decay = 0.1}}) {
+    const auto gradients = at::tensor({3.0, -4.0, 0.5}, at::kDouble);
+    const auto whole = at::ones({3}, at::kDouble), parts = at::ones({3}, at::kDouble);
+    Optimizer without_stop(options, whole, gradients), before(options, parts, gradients);
+    for (int step = 0; step < 3; ++step) without_stop.step(0.1);
+    for (int step = 0; step < 2; ++step) before.step(0.1);
+    const auto then = parts.clone();
+    Optimizer after(options, then, gradients);
+    const auto saved = before.state();
+    const auto loaded = after.state();
+    ASSERT_EQ(saved.size(), loaded.size()) << options.name;
+    for (std::size_t i = 0; i < saved.size(); ++i) {
+      EXPECT_EQ(saved[i].name, loaded[i].name);
+      loaded[i].values.copy_(saved[i].values);
+    }
+    after.set_steps(2);
+    after.step(0.1);
+    EXPECT_TRUE(at::equal(then, whole)) << options.name << " " << options.momentum;
+  }
+}
+
+TEST(Optimizer, StateOfZerosIsNoState) {
+  const auto gradients = at::tensor({3.0, -4.0}, at::kDouble);
+  const auto values = at::ones({2}, at::kDouble), expected = at::ones({2}, at::kDouble);
+  for (const char* name : {"sgd", "adam", "adamw"}) {
+    Optimizer fresh({.name = name}, expected, gradients), asked({.name = name}, values, gradients);
+    EXPECT_EQ(asked.state()[0].values.norm().item<double>(), 0);
+    fresh.step(0.1);
+    asked.step(0.1);
+    EXPECT_TRUE(at::equal(values, expected)) << name;
+  }
+}
+
 TEST(Optimizer, AnUnknownOneIsRefused) {
   EXPECT_THROW(Optimizer({.name = "lion"}, at::zeros({1}), at::zeros({1})), UsageError);
 }

@@ -44,6 +44,18 @@ TEST(Parameters, AreViewsOfOneBuffer) {
   EXPECT_EQ(p.at("conv1.weight").value.min().item<double>(), 2);
 }
 
+TEST(Parameters, AFlatTensorHasAPartForEachOfThem) {
+  const Graph graph = builtin_models().build(tiny);
+  const Parameters p(graph, 0, static_cast<int>(graph.nodes().size()), at::kDouble, 1);
+  const at::Tensor twice = 2 * p.flat_values();
+  for (const auto& parameter : p.all()) {
+    if (!parameter.trainable) continue;
+    EXPECT_TRUE(at::equal(p.part_like(parameter, twice), 2 * parameter.value)) << parameter.name;
+  }
+  p.part_like(p.at("fc.bias"), twice).fill_(7);
+  EXPECT_EQ((twice == 7).sum().item<std::int64_t>(), 3);
+}
+
 TEST(Parameters, OfAStageAreThoseOfTheWhole) {
   const Graph graph = builtin_models().build(tiny);
   const int end = static_cast<int>(graph.nodes().size()), middle = end / 2;
@@ -91,6 +103,16 @@ TEST(Trainer, ARunRepeatsItselfToTheBit) {
   }
   EXPECT_TRUE(at::equal(results[0], results[1]));
   EXPECT_TRUE(at::equal(results[0], results[2]));
+}
+
+TEST(Trainer, EveryStageIsOwnedByTheFirstRankThatHoldsIt) {
+  const Graph graph = builtin_models().build(tiny);
+  const auto owners = [&](const PlanOptions& options) { return owners_of(make_plan(graph, options)); };
+  EXPECT_EQ(owners({.batch_size = 4}), (std::vector<int>{0}));
+  EXPECT_EQ(owners({.batch_size = 4, .split_size = 3, .num_spatial_parts = "4"}), (std::vector<int>{0, 4, 5}));
+  EXPECT_EQ(owners({.batch_size = 2, .split_size = 3, .replicas = 2}), (std::vector<int>{0, 1, 2}));
+  // Up runs through the ranks the other way: the last stage comes by rank 0, too.
+  EXPECT_EQ(owners({.batch_size = 4, .parts = 2, .split_size = 3, .schedule = "chimera"}), (std::vector<int>{0, 1, 0}));
 }
 
 TEST(Trainer, ALossThatIsNotANumberStopsBeforeTheStepAndNamesIt) {

@@ -25,6 +25,17 @@ TEST(Pictures, OneStageInTwoDirectionsDoesTheSame) {
   EXPECT_EQ(words(make_schedule(pipeline(ScheduleKind::chimera, 1, 3)).front()), "F0 B0 F0' B0' F1 B1 S");
 }
 
+// Also where training runs in two directions: every rank has a place in direction down.
+TEST(Pictures, APassInWhichNothingIsLearnedIsForwardsOfDirectionDown) {
+  for (const auto kind : {ScheduleKind::zero_bubble, ScheduleKind::chimera}) {
+    const Lists lists = make_forward_schedule(plan_of(kind, {2, 1}, 4), 3);
+    ASSERT_EQ(lists.size(), 3u);
+    for (const auto& list : lists) EXPECT_EQ(words(list), "F0 F1 F2");
+    EXPECT_EQ(lists[1][0].stage, 0);
+    EXPECT_EQ(lists[2][0].stage, 1);
+  }
+}
+
 TEST(Pictures, OneMicroIsLayerParallelism) {
   EXPECT_EQ(picture(pipeline(ScheduleKind::one_f_one_b, 3, 1)),
             "F0............B0--\n"

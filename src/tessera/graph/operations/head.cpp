@@ -32,12 +32,17 @@ Cost Linear::cost(Shapes inputs, const Box& out) const {
 }
 
 Shape CrossEntropy::output_shape(Shapes inputs) const {
-  require(inputs[0].positions() == 1, "the loss takes one row of logits a sample, not ", inputs[0]);
-  return {1, 1, 1, 1};
+  if (labels == LabelKind::image)
+    require(inputs[0].positions() == 1, "the loss of images takes one row of logits a sample, not ", inputs[0],
+            "; the loss of pixels is pixel_cross_entropy");
+  else
+    require(inputs[0].channels <= ignored_label, "masks have at most ", ignored_label, " classes, not ",
+            inputs[0].channels, "; change --num-classes");
+  return {1, inputs[0].height, inputs[0].width, inputs[0].depth};
 }
 
 Cost CrossEntropy::cost(Shapes inputs, const Box& out) const {
-  const double n = static_cast<double>(out.batch().size() * inputs[0].channels);
+  const double n = static_cast<double>(out.volume() * inputs[0].channels);
   return {4 * n, 2 * n, 0, n, n};
 }
 

@@ -31,12 +31,22 @@ class Linear final : public Operation {
   const LinearOptions options;
 };
 
-/// Softmax and cross-entropy on logits; the output is one loss a sample. The loss of a batch is the mean of them.
+/// What has a label: every image (classification), or every pixel, by a mask (segmentation).
+enum class LabelKind { image, pixel };
+
+/// Softmax and cross-entropy on logits; the output is one loss a sample, or one a pixel. The loss of a batch is the
+/// mean over all of them that have a label.
 class CrossEntropy final : public Operation {
  public:
+  /// The value of a mask's pixel that has no label: its loss is 0 and it does not count.
+  static constexpr std::int64_t ignored_label = 255;
+
+  explicit CrossEntropy(LabelKind kind = LabelKind::image) : labels(kind) {}
   std::string_view kind() const override { return "cross_entropy"; }
   Shape output_shape(Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
+
+  const LabelKind labels;
 };
 
 }  // namespace tessera

@@ -1,0 +1,153 @@
+#include "checkpoints.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "tessera/base/error.h"
+#include "tessera/io/checkpoint_files.h"
+
+namespace tessera {
+namespace {
+
+void check_flags(const CheckpointOptions& o) {
+  Problems problems;
+  const auto needs_dir = [&](bool given, const char* flag) {
+    problems.check(!given || !o.dir.empty(), flag, " needs --checkpoint-dir");
+  };
+  needs_dir(o.every.has_value(), "--checkpoint-every");
+  needs_dir(o.keep.has_value(), "--keep");
+  needs_dir(o.on_save_error.has_value(), "--on-save-error");
+  needs_dir(o.resume == "auto", "--resume auto");
+  problems.check(o.every.value_or(1) > 0, "--checkpoint-every ", o.every.value_or(1), " must be at least 1");
+  problems.check(o.keep.value_or(0) >= 0, "--keep ", o.keep.value_or(0), " must not be negative (0 keeps all)");
+  problems.check(o.init_from.empty() || o.resume.empty() || o.resume == "auto", "--resume ", o.resume,
+                 " brings its own weights; leave out --init-from");
+  problems.throw_if_any();
+}
+
+// 0: there is none.
+std::int64_t newest_step(const std::string& dir) {
+  std::int64_t newest = 0;
+  if (is_folder(dir))
+    for (const auto& name : list_folder(dir)) newest = std::max(newest, step_of(name).value_or(0));
+  return newest;
+}
+
+// Now rather than after hours of training.
+void prepare_folder(const std::string& dir) {
+  make_folders(dir);
+  const std::string probe = join_path(dir, ".probe");
+  write_text(probe, "");
+  remove_file(probe);
+  remove_leftovers(dir);
+}
+
+// The checkpoint to go on from, every byte of it verified; empty if there is none.
+std::string chosen_checkpoint(const CheckpointOptions& o) {
+  std::string found;
+  if (o.resume == "auto" ? newest_step(o.dir) > 0 : !o.resume.empty())
+    found = whole_checkpoint(o.resume == "auto" ? o.dir : o.resume, print_warning);
+  if (o.dir.empty()) return found;
+  prepare_folder(o.dir);
+  // Another run's checkpoints of later steps would be taken for this run's newest ones. Those that --resume auto has
+  // passed over are damaged; this run will write them anew.
+  const std::int64_t start = found.empty() ? 0 : CheckpointReader(found).state().step, newest = newest_step(o.dir);
+  require(o.resume == "auto" || newest <= start, "--checkpoint-dir ", o.dir, " holds ", checkpoint_name(newest),
+          ", and this run starts at step ", start, "; go on from there with --resume auto, or choose another folder");
+  return found;
+}
+
+std::string new_run_name() {
+  return concat(std::chrono::system_clock::now().time_since_epoch().count(), "-", getpid());
+}
+
+RunFacts facts_of(const Options& o, const Job& job) {
+  return {.model = o.model.name,
+          .dtype = o.dtype,
+          .optimizer = o.train.optimizer,
+          .seed = o.train.seed,
+          .images = job.images->size()};
+}
+
+}  // namespace
+
+void print_warning(const std::string& message) { fmt::print(stderr, "tessera: warning: {}\n", message); }
+
+void add_checkpoint_flags(CLI::App& command, CheckpointOptions& o) {
+  const char* group = "Checkpoints";
+  command.add_option("--checkpoint-dir", o.dir, "folder for checkpoints, which any plan can go on from")->group(group);
+  command.add_option("--checkpoint-every", o.every, "steps between two of them (an epoch); the last step has one, too")
+      ->group(group);
+  command.add_option("--keep", o.keep, "how many of the newest stay; 0 keeps all")->group(group);
+  command.add_option("--resume", o.resume, "auto: from the newest whole one in --checkpoint-dir, if any; or a path")
+      ->group(group);
+  command.add_option("--on-save-error", o.on_save_error, "a full disk, say: warn (default) and train on, or stop")
+      ->check(CLI::IsMember({"warn", "stop"}))
+      ->group(group);
+  command
+      .add_option("--init-from", o.init_from,
+                  "weights to start from: a safetensors file (torchvision's names) or a checkpoint")
+      ->group(group);
+}
+
+Start find_start(const Options& options, const Job& job, const Launch& launch) {
+  const CheckpointOptions& o = options.checkpoints;
+  check_flags(o);
+  Start start;
+  start.checkpoint = launch.told([&] { return chosen_checkpoint(o); });
+  start.run = launch.told(new_run_name);
+  if (!start.checkpoint.empty()) {
+    const CheckpointReader reader(start.checkpoint);
+    require_same_run(reader, facts_of(options, job), job.plan, job.graph, [&](const std::string& warning) {
+      if (launch.speaks()) print_warning(warning);
+    });
+    start.step = reader.state().step;
+    start.message = fmt::format("goes on from {}, in epoch {}\n", start.checkpoint, reader.state().epoch + 1);
+  } else if (!o.init_from.empty()) {
+    start.weights = o.init_from;
+    launch.told([&] { return TensorStore::open(o.init_from).path(); });  // one process tells what is wrong with it
+    start.import = plan_import(TensorStore::open(o.init_from), tensor_specs(job.graph), head_of(job.graph));
+    start.message = start.import.summary + "\n";
+  } else if (o.resume == "auto") {
+    start.message = fmt::format("no checkpoint in {} yet: starts at step 0\n", o.dir);
+  }
+  return start;
+}
+
+RunCheckpoints::RunCheckpoints(const Options& options, const Job& job, const Start& start, int rank, Trainer& trainer,
+                               Warn warn)
+    : job_(job),
+      facts_(facts_of(options, job)),
+      every_(options.checkpoints.every.value_or(job.images->size() / job.plan.global_batch())),
+      trainer_(trainer) {
+  const CheckpointOptions& o = options.checkpoints;
+  if (!start.checkpoint.empty()) restore(trainer, CheckpointReader(start.checkpoint));
+  if (!start.weights.empty()) load_weights(trainer, TensorStore::open(start.weights), start.import);
+  if (o.dir.empty()) return;
+  saver_ = std::make_unique<CheckpointSaver>(
+      job.plan, job.graph, rank,
+      SaverOptions{.dir = o.dir,
+                   .keep = static_cast<int>(o.keep.value_or(0)),
+                   .run = start.run,
+                   .on_error = o.on_save_error == "stop" ? OnSaveError::stop : OnSaveError::warn,
+                   .warn = std::move(warn)});
+}
+
+void RunCheckpoints::after_step() {
+  if (!saver_) return;
+  saver_->poll();
+  const std::int64_t step = trainer_.steps_done();
+  if (step % every_ == 0 || step == job_.steps)
+    saver_->save(trainer_, run_state_at(step, facts_, job_.plan, job_.graph));
+}
+
+void RunCheckpoints::finish() {
+  if (saver_) saver_->finish();
+}
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+// Checkpoints of `tessera train` and `tessera export`: from where a run starts, and what it leaves behind.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "launch.h"
+#include "options.h"
+#include "tessera/io/training_checkpoint.h"
+
+namespace tessera {
+
+void add_checkpoint_flags(CLI::App& command, CheckpointOptions& options);
+
+/// From where a run starts: found once, the same on all ranks.
+struct Start {
+  std::string checkpoint;  ///< goes on from here; empty: it does not
+  std::int64_t step = 0;
+  std::string weights;  ///< --init-from; empty: parameters as they are initialised
+  Import import;
+  std::string run;      ///< a name of its own for each run
+  std::string message;  ///< for the user; may be empty
+};
+/// Makes --checkpoint-dir and checks everything that the flags name. Collective. Throws UsageError.
+Start find_start(const Options& options, const Job& job, const Launch& launch);
+
+/// A rank's part in all this.
+class RunCheckpoints {
+ public:
+  /// Sets the trainer to where the run starts. Collective.
+  RunCheckpoints(const Options& options, const Job& job, const Start& start, int rank, Trainer& trainer, Warn warn);
+  /// Saves if it is time to, and always after the last step.
+  void after_step();
+  /// Returns when the last checkpoint is on the disk.
+  void finish();
+
+ private:
+  const Job& job_;
+  const RunFacts facts_;
+  const std::int64_t every_;
+  Trainer& trainer_;
+  std::unique_ptr<CheckpointSaver> saver_;  // null without --checkpoint-dir
+};
+
+/// "tessera: warning: ..." on standard error.
+void print_warning(const std::string& message);
+
+}  // namespace tessera

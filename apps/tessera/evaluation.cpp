@@ -1,0 +1,93 @@
+#include "evaluation.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+
+#include "tessera/base/text.h"
+
+namespace tessera {
+namespace {
+
+// More would not fit on a screen; --json has them all.
+constexpr int most_columns = 20;
+
+std::string percent(const std::optional<double>& share) {
+  return share ? fmt::format("{:.1f}%", 100 * *share) : std::string("-");
+}
+
+}  // namespace
+
+void add_validation_flags(CLI::App& command, EvaluationOptions& o) {
+  const char* group = "Evaluation";
+  command.add_option("--eval-every", o.every, "steps between evaluations on the validation set; the last step has one")
+      ->group(group);
+  command
+      .add_option("--val-datapath", o.datapath,
+                  "the validation set of --app medical, if --datapath has no val/ or val.csv")
+      ->group(group);
+}
+
+void add_weights_flags(CLI::App& command, EvaluationOptions& o) {
+  const char* group = "Evaluation";
+  command
+      .add_option("--weights", o.weights,
+                  "a safetensors file, a checkpoint, or a --checkpoint-dir: the newest whole one there")
+      ->required()
+      ->group(group);
+  command.add_option("--split", o.split, "which part of the data set: val or train")
+      ->check(CLI::IsMember({"val", "train"}))
+      ->capture_default_str()
+      ->group(group);
+}
+
+std::string evaluation_line(const Evaluation& r) {
+  std::string line;
+  if (r.loss) line = fmt::format("loss {:.4f}  accuracy {}  ", *r.loss, percent(r.confusion.accuracy()));
+  if (r.labels == LabelKind::pixel) line += fmt::format("mean IoU {}  ", percent(r.confusion.mean_iou()));
+  if (r.auc) line += fmt::format("AUC {:.4f}  ", *r.auc);
+  return line + fmt::format("({} images{}, {:.1f} s, data {:.0f}%)", r.images,
+                            r.labels == LabelKind::image && r.labelled < r.images
+                                ? fmt::format(", {} of them labelled", r.labelled)
+                                : "",
+                            r.seconds, 100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);
+}
+
+std::vector<Metric> evaluation_metrics(const Evaluation& r) {
+  std::vector<Metric> metrics;
+  const auto add = [&](const char* name, const std::optional<double>& value) {
+    if (value) metrics.push_back({name, *value});
+  };
+  add("val/loss", r.loss);
+  add("val/accuracy", r.confusion.accuracy());
+  add("val/auc", r.auc);
+  if (r.labels == LabelKind::pixel) add("val/mean_iou", r.confusion.mean_iou());
+  add("val/seconds", r.seconds);
+  return metrics;
+}
+
+std::string evaluation_table(const Evaluation& r, const std::vector<std::string>& class_names) {
+  const int classes = r.confusion.classes();
+  const auto name = [&](int k) {
+    return static_cast<std::size_t>(k) < class_names.size() ? class_names[static_cast<std::size_t>(k)]
+                                                            : std::to_string(k);
+  };
+  const bool pixels = r.labels == LabelKind::pixel;
+  std::vector<std::string> head{"class", pixels ? "pixels" : "images", "recall"};
+  if (pixels) head.push_back("IoU");
+  const auto first_count = head.size();
+  for (int p = 0; p < classes && classes <= most_columns; ++p) head.push_back("as " + name(p));
+  Table table(head);
+  for (int k = 0; k < classes; ++k) {
+    std::int64_t images = 0;
+    for (int p = 0; p < classes; ++p) images += r.confusion.count(k, p);
+    std::vector<std::string> row{name(k), std::to_string(images), percent(r.confusion.recall(k))};
+    if (pixels) row.push_back(percent(r.confusion.iou(k)));
+    for (std::size_t p = first_count; p < head.size(); ++p)
+      row.push_back(std::to_string(r.confusion.count(k, static_cast<int>(p - first_count))));
+    table.row(row);
+  }
+  return table.str();
+}
+
+}  // namespace tessera

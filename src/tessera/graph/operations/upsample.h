@@ -1,0 +1,55 @@
+// Operations that make a plane larger again: the way up of a network like a U.
+//
+// Both make `scale` rows and columns of one. Where the plane that they must fit has fewer (an odd size was halved and
+// rounded up on the way down), `size` says so, and the last row or column is not made.
+#pragma once
+
+#include "tessera/graph/operations/windowed.h"
+
+namespace tessera {
+
+struct ConvTransposeOptions {
+  std::int64_t out = 0;      ///< output channels
+  Pair scale = 2;            ///< kernel and stride
+  std::optional<Pair> size;  ///< rows and columns of the output; unset: scale times those of the input
+  bool bias = true;
+};
+
+/// A transposed convolution whose stride is its kernel: every pixel becomes a block of its own, and blocks do not
+/// overlap. So no block needs more than one pixel, and no margin.
+class ConvTranspose final : public Operation {
+ public:
+  explicit ConvTranspose(const ConvTransposeOptions& options);
+  std::string_view kind() const override { return "conv_transpose"; }
+  Shape output_shape(Shapes inputs) const override;
+  std::vector<ParameterSpec> parameters(Shapes inputs) const override;
+  Box input_box(const Box& out, std::size_t i, Shapes inputs) const override;
+  Box owned_output(const Box& in, Shapes inputs) const override;
+  Cost cost(Shapes inputs, const Box& out) const override;
+  std::string describe() const override;
+
+  const ConvTransposeOptions options;
+};
+
+struct UpsampleOptions {
+  std::optional<Pair> size;  ///< rows and columns of the output; unset: twice those of the input
+};
+
+/// Twice as large, bilinear, corners not aligned: a pixel is 9/16, 3/16, 3/16 and 1/16 of the four nearest ones, and
+/// outside the image they are those of its edge.
+class Upsample final : public Operation {
+ public:
+  static constexpr std::int64_t scale = 2;
+
+  explicit Upsample(const UpsampleOptions& o) : options(o) {}
+  std::string_view kind() const override { return "upsample"; }
+  Shape output_shape(Shapes inputs) const override;
+  Box input_box(const Box& out, std::size_t i, Shapes inputs) const override;
+  Box owned_output(const Box& in, Shapes inputs) const override;
+  Cost cost(Shapes inputs, const Box& out) const override;
+  std::string describe() const override { return "bilinear x2"; }
+
+  const UpsampleOptions options;
+};
+
+}  // namespace tessera

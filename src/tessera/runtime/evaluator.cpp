@@ -1,0 +1,264 @@
+#include "tessera/runtime/evaluator.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/data/loader.h"
+#include "tessera/data/padded.h"
+#include "tessera/runtime/groups.h"
+#include "tessera/schedule/schedule.h"
+
+namespace tessera {
+namespace {
+
+int rank_in(const Communicator* world) { return world ? world->rank().value : 0; }
+
+Plan::Place place_down(const Plan& plan, int rank) { return plan.places_of(rank % plan.ranks_per_replica()).front(); }
+
+// Adds predictions up, in the order of the data set: the same sums on every plan.
+class Tally {
+ public:
+  explicit Tally(int classes) { result_.confusion = Confusion(classes); }
+
+  void add(const Predictions& p) {
+    const std::int64_t classes = p.logits.size(1);
+    const double *logits = p.logits.data_ptr<double>(), *losses = p.losses.data_ptr<double>();
+    const std::int64_t* labels = p.labels.data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < p.labels.size(0); ++i, logits += classes) {
+      ++result_.images;
+      if (labels[i] < 0) continue;
+      ++result_.labelled;
+      loss_ += losses[i];
+      result_.confusion.add(labels[i], std::max_element(logits, logits + classes) - logits);
+      if (classes != 2) continue;
+      // In the order of the probabilities, which are rounded to 0 or 1 where logits still tell apart.
+      scores_.push_back(logits[1] - logits[0]);
+      labels_.push_back(labels[i]);
+    }
+  }
+
+  Evaluation result() {
+    if (result_.labelled > 0) result_.loss = loss_ / static_cast<double>(result_.labelled);
+    if (result_.confusion.classes() == 2) result_.auc = area_under_curve(scores_, labels_);
+    return std::move(result_);
+  }
+
+ private:
+  Evaluation result_;
+  double loss_ = 0;
+  std::vector<double> scores_;
+  std::vector<std::int64_t> labels_;
+};
+
+}  // namespace
+
+int Evaluator::stage_of(const Plan& plan, int rank) { return place_down(plan, rank).stage; }
+
+Evaluator::Evaluator(const Graph& graph, const Plan& plan, const Parameters& parameters,
+                     const EvaluatorOptions& options, std::shared_ptr<const ImageSource> images, Communicator* world)
+    : graph_(graph),
+      plan_(plan),
+      options_(options),
+      images_(std::move(images)),
+      world_(world),
+      layout_(make_layout(graph, plan)),
+      rank_(rank_in(world)),
+      replica_(rank_ / plan.ranks_per_replica()),
+      place_(place_down(plan, rank_)),
+      pipeline_(world ? world->split(replica_, rank_) : nullptr),
+      tile_group_(tile_group(world, plan, place_, replica_)),
+      executor_(std::make_unique<Executor>(graph, parameters, Wiring{plan_, layout_, place_, pipeline_.get(), &meter_},
+                                           Recompute::norm)) {}
+
+Evaluation Evaluator::run(const Take& take) {
+  if (label_kind() == LabelKind::pixel) return run_masks({});
+  const double start = now_seconds();
+  Tally tally(classes());
+  for_each_batch([&](const Batch& batch, std::int64_t first, std::int64_t count) {
+    const Predictions predictions = predict(batch, first, count);
+    tally.add(predictions);
+    if (take) take(predictions);
+  });
+  return finished(tally.result(), start);
+}
+
+Evaluation Evaluator::run_masks(const TakeMask& take) {
+  ensure(label_kind() == LabelKind::pixel, "masks of a network that labels images");
+  const double start = now_seconds();
+  const std::int64_t k = classes();
+  Evaluation result{.images = images_->size(), .labels = LabelKind::pixel, .confusion = Confusion(classes())};
+  double loss = 0;
+  for_each_batch([&](const Batch& batch, std::int64_t first, std::int64_t count) {
+    at::Tensor counts = at::zeros({k * k}, at::kLong), losses = at::zeros({1}, at::kDouble);
+    std::map<std::int64_t, at::Tensor> masks;
+    run_micros(batch, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor& labels) {
+      const at::Tensor predicted = answer.logits.data.argmax(1), known = labels.ne(ignored_label);
+      const at::Tensor pairs = labels.to(at::kLong).mul_(k).add_(predicted).masked_select(known);
+      counts.add_(pairs.bincount({}, k * k));
+      losses.add_(answer.losses.data.sum(at::kDouble));
+      if (take) masks[samples.begin] = predicted.to(at::kByte);
+    });
+    // All ranks meet here, so none runs ahead by more than a batch.
+    if (world_) {
+      world_->all_reduce(counts).wait();
+      world_->all_reduce(losses).wait();
+    }
+    for (std::int64_t i = 0; i < k * k; ++i)
+      result.confusion.counts()[static_cast<std::size_t>(i)] += counts[i].item<std::int64_t>();
+    loss += losses.item<double>();
+    if (take) gather_masks(masks, first, count, take);
+  });
+  result.labelled = result.confusion.total();
+  if (result.labelled > 0) result.loss = loss / static_cast<double>(result.labelled);
+  return finished(std::move(result), start);
+}
+
+Evaluation Evaluator::finished(Evaluation result, double start) {
+  result.parts = meter_.take();
+  result.seconds = now_seconds() - start;
+  return result;
+}
+
+// Made anew for each run: between evaluations it would hold memory.
+std::unique_ptr<Loader> Evaluator::make_loader() const {
+  const Box box = executor_->image_box();
+  const Box labelled = label_kind() == LabelKind::pixel ? executor_->loss_box() : Box{};
+  if (box.empty() && labelled.empty()) return nullptr;
+  LoaderOptions options{.batch_size = batch(),
+                        .part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box,
+                        .shuffle = false,
+                        .dtype = options_.dtype,
+                        .workers = options_.loader_workers};
+  (*options.part)[Axis::batch] = {0, 0};
+  if (!labelled.empty() && images_->mask_classes() > 0) {
+    options.mask_dtype = at::kByte;
+    options.mask_part = labelled;
+  }
+  for (int m = 0; m < plan_.micros(Direction::down); ++m) options.samples.push_back(samples_of(m));
+  return std::make_unique<Loader>(std::make_shared<Padded>(images_, batch()), options);
+}
+
+void Evaluator::for_each_batch(const RunBatch& run_batch) {
+  // Kernels are called below autograd: it has nothing to record here.
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const auto loader = make_loader();
+  for (std::int64_t first = 0; first < images_->size(); first += batch()) {
+    Batch next;
+    if (loader) {
+      const Meter::Timed timed(&meter_, Part::data);
+      next = loader->next();
+    }
+    run_batch(next, first, std::min(batch(), images_->size() - first));
+  }
+}
+
+void Evaluator::run_micros(const Batch& batch, std::int64_t first, std::int64_t count, const TakeAnswer& take) {
+  const std::int64_t together = plan_.replicas * plan_.micro_size();  // images of a micro of all replicas
+  const auto micros = static_cast<int>((count + together - 1) / together);
+  const auto actions =
+      make_forward_schedule(plan_, micros)[static_cast<std::size_t>(rank_ % plan_.ranks_per_replica())];
+  std::vector<MicroState> states(actions.size());
+  const auto options = at::TensorOptions().dtype(options_.dtype);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    // The receives of the next action are posted before this one starts, so that its messages need not wait for it.
+    if (i + 1 < actions.size()) executor_->expect_values(states[i + 1], actions[i + 1].micro, options);
+    const Interval samples = samples_of(actions[i].micro);
+    const auto part = [&](const at::Tensor& all) {
+      return all.defined() ? all.narrow(0, actions[i].micro * samples.size(), samples.size()) : at::Tensor();
+    };
+    at::Tensor labels;
+    if (executor_->makes_loss()) labels = batch.masks.defined() ? part(batch.masks) : labels_of(samples, first);
+    executor_->forward(states[i], actions[i].micro, part(batch.images), pass_of(samples, labels));
+    const Executor::Answer answer = executor_->take_answer(states[i]);
+    if (answer.logits.defined()) take(samples, answer, labels);
+  }
+  executor_->flush();
+}
+
+Predictions Evaluator::predict(const Batch& batch, std::int64_t first, std::int64_t count) {
+  const std::int64_t k = classes();
+  at::Tensor all = at::zeros({this->batch(), k + 1}, at::kDouble);
+  run_micros(batch, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor&) {
+    const at::Tensor rows = all.narrow(0, samples.begin, samples.size());
+    rows.narrow(1, 0, k).copy_(answer.logits.data.flatten(1));
+    rows.narrow(1, k, 1).copy_(answer.losses.data.flatten(1));
+  });
+  // Each row is zero on all ranks but one. All ranks meet here, so none runs ahead by more than a batch.
+  if (world_) world_->all_reduce(all).wait();
+
+  Predictions out{first, all.narrow(0, 0, count).narrow(1, 0, k).contiguous(), at::empty({count}, at::kLong),
+                  all.narrow(0, 0, count).select(1, k).contiguous()};
+  for (std::int64_t i = 0; i < count; ++i) {
+    out.labels.data_ptr<std::int64_t>()[i] = images_->label(first + i);
+    if (images_->label(first + i) < 0) out.losses.data_ptr<double>()[i] = 0;
+  }
+  return out;
+}
+
+void Evaluator::gather_masks(const std::map<std::int64_t, at::Tensor>& mine, std::int64_t first, std::int64_t count,
+                             const TakeMask& take) {
+  const int last = static_cast<int>(plan_.stages.size()) - 1, loss = static_cast<int>(graph_.nodes().size()) - 1;
+  const Shape& shape = graph_.shape({loss});
+  const auto& owned = layout_.at(last, loss).owned;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t micro = i / plan_.micro_size(), sample = i % plan_.micro_size();
+    const int replica = static_cast<int>(micro % plan_.replicas);
+    // Each rank that has a part of this one image; rank 0 needs all of it.
+    Partition have{std::vector<Box>(static_cast<std::size_t>(plan_.ranks()))};
+    std::vector<Box> need(have.boxes.size());
+    need[0] = shape.box({0, 1});
+    for (int m = 0; m < static_cast<int>(owned.size()); ++m) {
+      Box box = owned[static_cast<std::size_t>(m)];
+      if (!box.batch().contains(sample)) continue;
+      box[Axis::batch] = {0, 1};
+      const int rank = replica * plan_.ranks_per_replica() + plan_.rank_of(Direction::down, last, m);
+      have.boxes[static_cast<std::size_t>(rank)] = box;
+    }
+    at::Tensor part, whole;
+    if (!have.boxes[static_cast<std::size_t>(rank_)].empty()) {
+      const auto share = std::prev(mine.upper_bound(i));
+      part = share->second.narrow(0, i - share->first, 1).unsqueeze(1);
+    }
+    if (rank_ == 0) whole = at::empty({1, 1, shape.height, shape.width}, at::kByte);
+    if (world_)
+      Exchange(have, need, Rank{rank_}).start(*world_, part, whole, make_tag({.movement = 0, .micro = 0})).finish();
+    else
+      whole = part;
+    if (rank_ == 0) take({first + i, whole.select(0, 0).select(0, 0).contiguous()});
+  }
+}
+
+Interval Evaluator::samples_of(int micro) const {
+  return plan_.samples_of(place_).shifted((micro * plan_.replicas + replica_) * plan_.micro_size());
+}
+
+PassInfo Evaluator::pass_of(Interval samples, const at::Tensor& labels) {
+  return {.labels = labels,
+          .first_sample = samples.begin,
+          .options = at::TensorOptions().dtype(options_.dtype),
+          .groups = {&meter_, nullptr, tile_group_.get()},
+          .evaluating = true};
+}
+
+// The loss wants a label of every image: one that is blank or not known gets a loss that nobody looks at. Where there
+// are no masks, no pixel has a label.
+at::Tensor Evaluator::labels_of(Interval samples, std::int64_t first) const {
+  if (label_kind() == LabelKind::pixel) {
+    const Box box = executor_->loss_box();
+    return at::full({samples.size(), box.height().size(), box.width().size()}, ignored_label, at::kByte);
+  }
+  at::Tensor labels = at::zeros({samples.size()}, at::kLong);
+  std::int64_t* to = labels.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < samples.size(); ++i)
+    if (const std::int64_t image = first + samples.begin + i; image < images_->size())
+      to[i] = std::max<std::int64_t>(0, images_->label(image));
+  return labels;
+}
+
+}  // namespace tessera

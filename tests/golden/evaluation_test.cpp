@@ -1,0 +1,217 @@
+// Every plan says of every image what one device says: running statistics, nothing dropped, each image once, whatever
+// the batch leaves over.
+#include <ATen/ATen.h>
+
+#include "golden/plans.h"
+#include "support/compare.h"
+#include "tessera/oracle/autograd.h"
+#include "tessera/runtime/evaluator.h"
+
+namespace tessera::golden {
+namespace {
+
+struct EvaluationRow {
+  std::string name;
+  ModelOptions model;
+  PlanOptions plan;
+  std::int64_t images = 11;  ///< no multiple of any batch here
+  std::optional<Graph> graph = std::nullopt;
+};
+
+class Evaluated : public testing::TestWithParam<EvaluationRow> {};
+
+const TrainOptions two_steps{.steps = 2, .optimizer = {.lr = 0.01}, .seed = 3, .dtype = at::kDouble};
+
+std::shared_ptr<SyntheticImages> images_of(const Graph& graph, std::int64_t size, std::uint64_t seed) {
+  const Shape& image = graph.nodes().front().shape;
+  return std::make_shared<SyntheticImages>(
+      SyntheticOptions{.classes = 5, .height = image.height, .width = image.width, .size = size, .seed = seed});
+}
+
+at::Tensor all_of(const ImageSource& images) {
+  const auto [channels, height, width] = images.image_shape();
+  at::Tensor all = at::empty({images.size(), channels, height, width}, at::kDouble);
+  for (std::int64_t i = 0; i < images.size(); ++i) images.read(i, {0, height}, {0, width}, all.select(0, i));
+  return all;
+}
+
+/// By torch, after the same two steps on one rank.
+at::Tensor expected_logits(const Graph& graph, const Plan& plan, const ImageSource& validation) {
+  Trainer trainer(graph, sequential_plan(graph, plan), two_steps, images_of(graph, 64, 5));
+  for (int s = 0; s < 2; ++s) trainer.step();
+  AutogradOracle oracle(graph, trainer.parameters_of(0), two_steps);
+  return oracle.logits(all_of(validation)).flatten(1);
+}
+
+TEST_P(Evaluated, LikeOneDevice) {
+  const EvaluationRow& row = GetParam();
+  const Graph graph = row.graph ? *row.graph : builtin_models().build(row.model);
+  const Plan plan = make_plan(graph, row.plan);
+  if (plan.ranks() > test::most_ranks(1000)) GTEST_SKIP() << "needs " << plan.ranks() << " ranks";
+  const auto training = images_of(graph, 64, 5), validation = images_of(graph, row.images, 6);
+  const at::Tensor logits = expected_logits(graph, plan, *validation);
+  const at::Tensor losses = at::log_softmax(logits, 1);
+  double loss = 0;
+  for (std::int64_t i = 0; i < row.images; ++i) loss -= losses[i][validation->label(i)].item<double>();
+
+  test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    Trainer trainer(graph, plan, two_steps, training, &world);
+    const int stage = Evaluator::stage_of(plan, world.rank().value);
+    Evaluator evaluator(graph, plan, trainer.parameters_of(stage), {.dtype = at::kDouble}, validation, &world);
+    trainer.step();
+    evaluator.run();  // in the middle: training goes on as if nothing had been
+    trainer.step();
+    std::vector<at::Tensor> seen;
+    const Evaluation result = evaluator.run([&](const Predictions& p) {
+      EXPECT_EQ(p.first, seen.empty() ? 0 : at::cat(seen).size(0));
+      seen.push_back(p.logits);
+    });
+    EXPECT_LT(test::relative_error(at::cat(seen), logits), 1e-10);
+    EXPECT_EQ(result.images, row.images);
+    EXPECT_EQ(result.confusion.total(), row.images);
+    EXPECT_NEAR(result.loss.value(), loss / static_cast<double>(row.images), 1e-10 * loss);
+  });
+}
+
+std::vector<EvaluationRow> rows() {
+  std::vector<EvaluationRow> rows;
+  const auto add = [&](EvaluationRow row) { rows.push_back(std::move(row)); };
+  const PlanOptions four{.batch_size = 4};
+  add({"one_rank", resnet_v1(33, 29), four});
+  add({"one_rank_micros", resnet_v2(21, 18), {.batch_size = 6, .parts = 3}});
+  add({"one_rank_fewer_images_than_a_batch", resnet_v1(17, 18), four, 3});
+  add({"one_rank_batches_without_rest", resnet_v1(17, 18), four, 8});
+  add({"one_rank_dropout", {}, four, 11, with_dropout(18, 21)});
+  add({"grid_2x2", resnet_v2(34, 31), {.batch_size = 4, .grid = "2x2"}});
+  add({"grid_2x2_dropout", {}, {.batch_size = 4, .grid = "2x2"}, 11, with_dropout(18, 21)});
+  add({"grid_3x2_fused", resnet_v1(33, 37), {.batch_size = 4, .grid = "3x2", .fused_layers = 2, .halo_d2 = true}});
+  add({"grid_1x2_amoebanet", amoebanet(97, 65), {.batch_size = 2, .grid = "1x2"}});
+  add({"regrid", resnet_v2(33, 29), {.batch_size = 4, .split_size = 3, .num_spatial_parts = "4,2"}});
+  for (const char* schedule : {"gpipe", "1f1b", "zero-bubble"})
+    add({concat("stages_3_", std::string(schedule) == "zero-bubble" ? "zero_bubble" : schedule),
+         resnet_v2(17, 18),
+         {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = schedule}});
+  add({"stages_4_long_skips", {}, {.batch_size = 4, .parts = 2, .split_size = 4}, 11, long_skips(20, 17)});
+  add({"stages_2_behind_2x2", resnet_v1(33, 29), {.batch_size = 4, .parts = 2, .split_size = 2, .grid = "2x2"}});
+  add({"local_dp", resnet_v1(33, 29), {.batch_size = 4, .split_size = 2, .num_spatial_parts = "2", .local_dp = 2}});
+  add({"replicas_2", resnet_v1(17, 18), {.batch_size = 3, .replicas = 2}});
+  add({"replicas_2_norm_global",
+       resnet_v1(17, 18),
+       {.batch_size = 4, .parts = 2, .replicas = 2, .batch_norm = "global"}});
+  add({"replicas_2_of_2_stages", resnet_v1(17, 18), {.batch_size = 4, .parts = 2, .split_size = 2, .replicas = 2}});
+  add({"mast_2", resnet_v1(17, 18), {.batch_size = 4, .split_size = 2, .schedule = "gems-mast"}});
+  add({"master_3", resnet_v2(17, 18), {.batch_size = 4, .split_size = 3, .schedule = "gems-master", .times = 2}, 35});
+  add({"chimera_4", resnet_v2(17, 18), {.batch_size = 4, .parts = 4, .split_size = 4, .schedule = "chimera"}});
+  add({"chimera_2x1",
+       resnet_v1(33, 29),
+       {.batch_size = 4, .parts = 2, .split_size = 2, .grid = "2x1", .schedule = "chimera"}});
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, Evaluated, testing::ValuesIn(rows()), [](const auto& row) { return row.param.name; });
+
+struct MasksRow {
+  std::string name;
+  PlanOptions plan;
+};
+
+class EvaluatedMasks : public testing::TestWithParam<MasksRow> {};
+
+TEST_P(EvaluatedMasks, LikeOneDevice) {
+  const Graph graph = builtin_models().build(unet(33, 38));
+  const Plan plan = make_plan(graph, GetParam().plan);
+  if (plan.ranks() > test::most_ranks(1000)) GTEST_SKIP() << "needs " << plan.ranks() << " ranks";
+  const int classes = static_cast<int>(graph.shape(graph.logits()).channels);
+  const auto images = [&](std::int64_t size, std::uint64_t seed) {
+    return std::make_shared<SyntheticImages>(SyntheticOptions{
+        .classes = classes, .height = 33, .width = 38, .size = size, .seed = seed, .mask_classes = classes});
+  };
+  const auto training = images(64, 5), validation = images(7, 6);
+  Trainer sequential(graph, sequential_plan(graph, plan), two_steps, training);
+  for (int s = 0; s < 2; ++s) sequential.step();
+  AutogradOracle oracle(graph, sequential.parameters_of(0), two_steps);
+  const at::Tensor logits = oracle.logits(all_of(*validation)), predicted = logits.argmax(1);
+  Confusion confusion(classes);
+  at::Tensor masks = at::empty({7, 33, 38}, at::kLong);
+  for (std::int64_t i = 0; i < 7; ++i) validation->read_mask(i, {0, 33}, {0, 38}, masks[i]);
+  for (std::int64_t i = 0; i < masks.numel(); ++i)
+    confusion.add(masks.data_ptr<std::int64_t>()[i], predicted.contiguous().data_ptr<std::int64_t>()[i]);
+  const double loss = -at::log_softmax(logits, 1).gather(1, masks.unsqueeze(1)).mean().item<double>();
+
+  test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    Trainer trainer(graph, plan, two_steps, training, &world);
+    const int stage = Evaluator::stage_of(plan, world.rank().value);
+    Evaluator evaluator(graph, plan, trainer.parameters_of(stage), {.dtype = at::kDouble}, validation, &world);
+    for (int s = 0; s < 2; ++s) trainer.step();
+    std::int64_t taken = 0;
+    const Evaluation result = evaluator.run_masks([&](const PredictedMask& mask) {
+      EXPECT_EQ(mask.image, taken++);
+      EXPECT_TRUE(at::equal(mask.classes.to(at::kLong), predicted[mask.image]));
+    });
+    EXPECT_EQ(taken, world.rank() == Rank{0} ? 7 : 0);
+    EXPECT_EQ(result.labelled, 7 * 33 * 38);
+    EXPECT_EQ(result.confusion.counts(), confusion.counts());
+    EXPECT_NEAR(result.loss.value(), loss, 1e-10 * loss);
+    EXPECT_EQ(evaluator.run().confusion.counts(), confusion.counts());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, EvaluatedMasks,
+                         testing::Values(MasksRow{"one_rank", {.batch_size = 4, .parts = 2}},
+                                         MasksRow{"grid_2x2", {.batch_size = 2, .grid = "2x2"}},
+                                         MasksRow{"stages_2_of_2x1",
+                                                  {.batch_size = 2, .split_size = 2, .grid = "2x1,2x1"}},
+                                         MasksRow{"replicas_2_of_1x2", {.batch_size = 2, .grid = "1x2", .replicas = 2}},
+                                         MasksRow{"mast", {.batch_size = 2, .split_size = 2, .schedule = "gems-mast"}}),
+                         [](const auto& row) { return row.param.name; });
+
+// What is kept for backward would be most of the memory.
+TEST(Evaluation, HoldsLessThanHalfOfTraining) {
+  const Graph graph = builtin_models().build(resnet_v2(64, 64, 29));
+  const Plan plan = make_plan(graph, {.batch_size = 8});
+  install_cpu_allocator();
+  const auto peak = [&](auto&& work) {
+    const auto account = std::make_shared<MemoryAccount>();
+    const MemoryScope scope(account);
+    work();
+    return static_cast<double>(account->peak_bytes());
+  };
+  const auto images = images_of(graph, 8, 5);
+  // In float32: in float64 torch's convolutions take more memory for themselves than the values that they make.
+  const double training = peak([&] { Trainer(graph, plan, {.steps = 1, .loader_workers = 0}, images).step(); });
+  const double evaluation = peak([&] {
+    const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), at::kFloat, 1);
+    Evaluator(graph, plan, parameters, {.loader_workers = 0}, images).run();
+  });
+  EXPECT_LT(evaluation, 0.5 * training);
+}
+
+// Labels may be missing: what is not known does not count, and is predicted all the same.
+class Unlabelled : public SyntheticImages {
+ public:
+  using SyntheticImages::SyntheticImages;
+  std::int64_t label(std::int64_t index) const override { return index % 3 == 0 ? -1 : SyntheticImages::label(index); }
+};
+
+TEST(Evaluation, LeavesOutWhatHasNoLabel) {
+  const Graph graph = builtin_models().build(resnet_v1(17, 18));
+  const Plan plan = make_plan(graph, {.batch_size = 4});
+  const auto images =
+      std::make_shared<Unlabelled>(SyntheticOptions{.classes = 5, .height = 17, .width = 18, .size = 10});
+  const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), at::kDouble, 1);
+  std::int64_t predicted = 0;
+  double losses = 0;
+  const Evaluation result =
+      Evaluator(graph, plan, parameters, {.dtype = at::kDouble}, images).run([&](const Predictions& p) {
+        predicted += p.logits.size(0);
+        losses += p.losses.sum().item<double>();
+      });
+  EXPECT_EQ(predicted, 10);
+  EXPECT_EQ(result.images, 10);
+  EXPECT_EQ(result.labelled, 6);
+  EXPECT_EQ(result.confusion.total(), 6);
+  EXPECT_NEAR(result.loss.value(), losses / 6, 1e-12);
+}
+
+}  // namespace
+}  // namespace tessera::golden
