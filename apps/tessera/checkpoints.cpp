@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/io/checkpoint_files.h"
 
@@ -75,8 +76,6 @@ RunFacts facts_of(const Options& o, const Job& job) {
 }
 
 }  // namespace
-
-void print_warning(const std::string& message) { fmt::print(stderr, "tessera: warning: {}\n", message); }
 
 void add_checkpoint_flags(CLI::App& command, CheckpointOptions& o) {
   const char* group = "Checkpoints";

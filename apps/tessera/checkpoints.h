@@ -43,7 +43,4 @@ class RunCheckpoints {
   std::unique_ptr<CheckpointSaver> saver_;  // null without --checkpoint-dir
 };
 
-/// "tessera: warning: ..." on standard error.
-void print_warning(const std::string& message);
-
 }  // namespace tessera

@@ -1,9 +1,10 @@
 #include <fmt/core.h>
 
-#include "checkpoints.h"
 #include "commands.h"
+#include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/io/checkpoint.h"
 #include "tessera/io/report.h"
 
 namespace tessera {

@@ -19,11 +19,11 @@ std::optional<int> Launch::ranks_started() const { return world_ ? std::optional
 
 std::string Launch::told(const std::function<std::string()>& find) const {
   std::string text, problem;
-  if (speaks()) try {
-      text = find();
-    } catch (const Error& error) {
-      problem = error.what();
-    }
+  try {
+    if (speaks()) text = find();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
   if (world_) {
     for (std::string* each : {&text, &problem}) {
       at::Tensor size = at::full({1}, static_cast<std::int64_t>(each->size()), at::kLong);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "checkpoints.h"
 #include "run.h"
 #include "tessera/base/text.h"
 
@@ -52,6 +51,8 @@ void Progress::finish() {
   open_ = false;
   std::fflush(stdout);
 }
+
+void print_warning(const std::string& message) { fmt::print(stderr, "tessera: warning: {}\n", message); }
 
 void Progress::warn(const std::string& message) {
   finish();

@@ -35,4 +35,7 @@ class Progress {
   double seconds_per_step_ = 0;  ///< a running mean
 };
 
+/// "tessera: warning: ..." on standard error.
+void print_warning(const std::string& message);
+
 }  // namespace tessera

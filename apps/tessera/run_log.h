@@ -1,8 +1,10 @@
 // The logs of a run: metrics.jsonl and TensorBoard's event files in --log-dir.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/io/event_file.h"
 #include "tessera/io/metrics.h"

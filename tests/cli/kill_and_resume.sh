@@ -12,8 +12,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*"; cat log; exit 1; }
 
-kills=20 steps=1200
-# Two ranks with a shard each. With a checkpoint a step one is always being written; with one in twenty, seldom.
+kills=20 steps=4000
+# Two ranks with a shard each. With a checkpoint a step one is always being written; with one in fifty, seldom.
 train=("$tessera" train --model resnet_v1 --depth 8 --image-size 8 --num-classes 3 --synthetic-images 64 --batch-size 2
   --split-size 2 --threads 1 --steps $steps --checkpoint-dir run --keep 2 --resume auto)
 newest() { { ls run 2>/dev/null || true; } | tail -n 1; }
@@ -21,12 +21,12 @@ newest() { { ls run 2>/dev/null || true; } | tail -n 1; }
 writing=0 starting=0
 for ((kill = 1; kill <= kills; ++kill)); do
   before=$(newest)
-  "${train[@]}" --checkpoint-every $((kill % 2 ? 1 : 20)) >log 2>&1 &
+  "${train[@]}" --checkpoint-every $((kill % 2 ? 1 : 50)) >log 2>&1 &
   pid=$!
   if ((kill % 5 == 0)); then # at any moment, most likely while it starts
     sleep "0.$((RANDOM % 9 + 1))"
   else # some steps after it has gone on
-    for ((i = 0; i < 500; ++i)); do
+    for ((i = 0; i < 3000; ++i)); do
       [ "$(newest)" != "$before" ] && break
       kill -0 $pid 2>/dev/null || break
       sleep 0.01
@@ -43,7 +43,7 @@ done
 reached=$(newest)
 ((writing > 0 && writing < kills)) || fail "a checkpoint was under way at $writing of $kills kills: not both are tested"
 
-"${train[@]}" --checkpoint-every 1 >log 2>&1 || fail "the last run"
+"${train[@]}" --checkpoint-every 1000 >log 2>&1 || fail "the last run"
 grep -q "goes on from run/$reached" log || fail "the last run did not go on from $reached"
 if grep -q "passed over" log; then fail "a damaged checkpoint"; fi
 [ "$(ls -A run | wc -l)" = 2 ] || fail "leftovers: $(ls -A run)"

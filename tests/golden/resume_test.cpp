@@ -32,6 +32,8 @@ struct Resumed {
   bool with_dropout = false;
 };
 
+std::ostream& operator<<(std::ostream& out, const Resumed& row) { return out << row.name; }
+
 class ResumeTest : public testing::TestWithParam<Resumed> {
  protected:
   ResumeTest() {

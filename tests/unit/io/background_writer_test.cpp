@@ -145,7 +145,8 @@ TEST_F(InBackground, RankZerosOwnErrorIsTheOneThatIsThrown) {
     second.save(request(1, 1));
     while (first.busy()) std::this_thread::yield();
   }
-  EXPECT_THAT(test::error_of([&] { first.wait(); }), testing::StartsWith("could not write"));
+  EXPECT_THAT(test::error_of([&] { first.wait(); }),
+              AllOf(HasSubstr("no checkpoint of step 1"), HasSubstr(": could not write")));
   EXPECT_NO_THROW(second.wait());
   EXPECT_THAT(list_folder(path("run")), IsEmpty());
 }
