@@ -44,20 +44,37 @@ struct Contender {
 
 constexpr double lr = 1e-3;
 
+constexpr int unet_filters = 32, unet_levels = 4;
+
 ModelOptions model_of(const Case& k) {
-  return {.name = k.model, .image = {3, k.size, k.size}, .classes = 10, .depth = k.depth};
+  ModelOptions options{.name = k.model, .image = {3, k.size, k.size}, .classes = 10, .depth = k.depth};
+  if (k.model == "unet") {
+    options.num_layers = unet_levels;
+    options.num_filters = unet_filters;
+  }
+  return options;
 }
+
+std::shared_ptr<OracleModel> torch_model(const Case& k) {
+  if (k.model == "unet") return oracle_unet(unet_levels, unet_filters, 10, /*bilinear=*/false);
+  return k.model == "resnet50" ? oracle_resnet50(10) : oracle_resnet_v2(static_cast<int>(k.depth.value_or(110)), 10);
+}
+
+std::string first_weights(const Case& k) { return k.model == "unet" ? "down1.conv1.weight" : "conv1.weight"; }
 
 // One batch, over and over: the benchmark is of steps, not of data.
 std::shared_ptr<SyntheticImages> images_of(const Case& k) {
-  return std::make_shared<SyntheticImages>(
-      SyntheticOptions{.classes = 10, .height = k.size, .width = k.size, .size = k.batch, .seed = 1});
+  return std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 10,
+                                                            .height = k.size,
+                                                            .width = k.size,
+                                                            .size = k.batch,
+                                                            .seed = 1,
+                                                            .mask_classes = k.model == "unet" ? 10 : 0});
 }
 
 // Torch's parameters get the values of Tessera's, by name.
 Contender torch_contender(const Case& k, at::MemoryFormat layout) {
-  const auto model =
-      k.model == "resnet50" ? oracle_resnet50(10) : oracle_resnet_v2(static_cast<int>(k.depth.value_or(110)), 10);
+  const auto model = torch_model(k);
   {
     const torch::NoGradGuard guard;
     const Graph graph = builtin_models().build(model_of(k));
@@ -69,9 +86,11 @@ Contender torch_contender(const Case& k, at::MemoryFormat layout) {
   }
   const auto optimizer =
       std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
-  const Batch batch = Loader(images_of(k), {.batch_size = k.batch, .seed = 1}).next();
+  LoaderOptions reading{.batch_size = k.batch, .seed = 1};
+  if (k.model == "unet") reading.mask_dtype = at::kLong;
+  const Batch batch = Loader(images_of(k), reading).next();
   const auto images = batch.images.clone(layout);
-  const auto labels = batch.labels;
+  const auto labels = batch.masks.defined() ? batch.masks : batch.labels;
   return {.step =
               [model, optimizer, images, labels] {
                 for (auto& p : model->parameters()) p.mutable_grad().reset();  // less memory than zeroing them
@@ -80,7 +99,7 @@ Contender torch_contender(const Case& k, at::MemoryFormat layout) {
                 optimizer->step();
                 return loss.item<double>();
               },
-          .first_gradient = [model] { return model->named_parameters()["conv1.weight"].grad(); }};
+          .first_gradient = [model, name = first_weights(k)] { return model->named_parameters()[name].grad(); }};
 }
 
 Contender tessera_contender(const Case& k) {
@@ -89,7 +108,7 @@ Contender tessera_contender(const Case& k) {
   const TrainOptions train{.steps = 1, .optimizer = {.lr = lr, .momentum = 0.9}, .seed = 1, .loader_workers = 0};
   const auto trainer = std::make_shared<Trainer>(*graph, plan, train, images_of(k));
   return {.step = [trainer, graph] { return trainer->step().loss; },
-          .first_gradient = [trainer] { return trainer->find("conv1.weight")->sum; }};
+          .first_gradient = [trainer, name = first_weights(k)] { return trainer->find(name)->sum; }};
 }
 
 // What a step tells its parent.
@@ -259,19 +278,21 @@ int main(int argc, char** argv) {
   int iterations = 7;
   std::string json;
   std::vector<int> threads{1, 2};
-  std::int64_t resnet50_size = 512, resnet_v2_size = 256;
+  std::int64_t resnet50_size = 512, resnet_v2_size = 256, unet_size = 256;
   app.add_option("--iterations", iterations, "timed steps of each")->capture_default_str();
   app.add_option("--threads", threads, "")->delimiter(',')->capture_default_str();
-  app.add_option("--resnet50-size", resnet50_size, "")->capture_default_str();
+  app.add_option("--resnet50-size", resnet50_size, "of the images; 0 leaves the network out")->capture_default_str();
   app.add_option("--resnet-v2-size", resnet_v2_size, "")->capture_default_str();
+  app.add_option("--unet-size", unet_size, "")->capture_default_str();
   app.add_option("--json", json, "write the figures to this file");
   CLI11_PARSE(app, argc, argv);
 
   Table table({"training step", "threads", "", "seconds", "10..90 %", "images/s", "tessera faster", "peak MB",
                "tessera share"});
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const Case& k : {Case{"resnet50", std::nullopt, resnet50_size, 2}, Case{"resnet_v2", 110, resnet_v2_size, 2}})
-    for (int t : threads)
+  for (const Case& k : {Case{"resnet50", std::nullopt, resnet50_size, 2}, Case{"resnet_v2", 110, resnet_v2_size, 2},
+                        Case{"unet", std::nullopt, unet_size, 2}})
+    for (int t : k.size > 0 ? threads : std::vector<int>{})
       for (auto& row : run_case(k, t, iterations, table)) rows.push_back(row);
   const BuildInfo build = build_info();
   fmt::print("{}commit {}, {} timed steps each, float32\n", table.str(), build.commit, iterations);

@@ -48,6 +48,35 @@ std::vector<Row> tiles() {
   return rows;
 }
 
+// Blocks of 3x2 from what is not point-wise and cannot be made again, an odd number of them.
+Graph tall_blocks(std::int64_t height, std::int64_t width) {
+  Graph g;
+  g.cell("a");
+  Value x = conv_norm_relu(g, g.input({3, height, width}), {.out = 4, .kernel = 3, .pad = 1}, "a");
+  g.cell("b");
+  const Value small = g.max_pool(x, {.kernel = {3, 2}, .pad = 0, .pad_end = Pair{2, 1}});
+  const Pair size{height, width};
+  const Value up = g.conv_transpose(small, {.out = 5, .scale = {3, 2}, .size = size, .bias = false}, "up");
+  g.cell("c");
+  const Value half = g.conv(x, {.out = 3, .kernel = 3, .stride = 2, .pad = 1, .bias = true}, "half");
+  x = g.concat({up, g.upsample(half, {.size = size}), x});
+  g.cell("head");
+  g.pixel_cross_entropy(g.conv(x, {.out = 4, .kernel = 3, .pad = 1, .bias = true}, "head"));
+  return g;
+}
+
+std::vector<Row> other_networks() {
+  std::vector<Row> rows;
+  for (const char* g : {"1x1", "2x2", "3x1"})
+    rows.push_back({.name = concat("tall_blocks_", g), .plan = grid(g), .graph = tall_blocks(17, 15)});
+  rows.push_back({.name = "tall_blocks_fused",
+                  .plan = {.batch_size = 2, .grid = "2x2", .fused_layers = 4, .halo_d2 = true},
+                  .graph = tall_blocks(19, 16)});
+  rows.push_back({.name = "tall_blocks_4_stages", .plan = stages(4, 3, "zero-bubble"), .graph = tall_blocks(17, 15)});
+  rows.back().plan.grid = "2x1,1x2,1x3";
+  return rows;
+}
+
 std::vector<Row> pipelines() {
   std::vector<Row> rows;
   const auto add = [&](std::string name, const ModelOptions& model, const PlanOptions& plan) -> PlanOptions& {
@@ -108,6 +137,7 @@ std::vector<Row> copies() {
 std::string name_of(const testing::TestParamInfo<Row>& row) { return row.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(Tiles, Segmentation, testing::ValuesIn(tiles()), name_of);
+INSTANTIATE_TEST_SUITE_P(Others, Segmentation, testing::ValuesIn(other_networks()), name_of);
 INSTANTIATE_TEST_SUITE_P(Pipelines, Segmentation, testing::ValuesIn(pipelines()), name_of);
 INSTANTIATE_TEST_SUITE_P(Copies, Segmentation, testing::ValuesIn(copies()), name_of);
 

@@ -184,7 +184,6 @@ Executor::Answer Executor::take_answer(MicroState& state) {
     const auto owned = [&](int v) { return narrowed(value(state, v), boxes(v).owned); };
     answer = {owned(last.inputs[0]), owned(last.output)};
   }
-  // What travels to later stages may be on its way still.
   state = {};
   return answer;
 }
