@@ -6,6 +6,7 @@
 #include "checkpoints.h"
 #include "commands.h"
 #include "evaluation.h"
+#include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/data/csv.h"
 #include "tessera/data/files.h"
