@@ -28,6 +28,7 @@ namespace {
 struct Contender {
   std::string name;
   PlanOptions plan;
+  int threads = 0;  ///< of each rank; 0: the cores shared out to the ranks that work at the same time
 };
 
 struct Group {
@@ -56,7 +57,9 @@ void run_round(const Graph& graph, const Group& group, const Contender& contende
   run_thread_ranks(plan.ranks(), [&](Communicator& world) {
     const auto me = static_cast<std::size_t>(world.rank().value);
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    figures.threads[me] = std::max(1, cores / plan.ranks_at_work_beside(world.rank().value));
+    figures.threads[me] = contender.threads > 0
+                              ? contender.threads
+                              : std::max(1, cores / plan.ranks_at_work_beside(world.rank().value));
     use_threads(figures.threads[me], world.size());
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
@@ -112,6 +115,12 @@ void print_largest_batches(double limit_mib) {
              group.model.image.height, group.model.image.width, limit_mib, table.str());
 }
 
+// The seeds' own balance of two stages.
+std::string halves(const ModelOptions& model) {
+  const std::size_t cells = builtin_models().build(model).cells().size();
+  return fmt::format("{},{}", cells / 2, cells - cells / 2);
+}
+
 std::vector<Group> groups() {
   const ModelOptions v2{.name = "resnet_v2", .image = {3, 512, 512}, .classes = 10, .depth = 110};
   const ModelOptions r50{.name = "resnet50", .image = {3, 512, 512}, .classes = 10};
@@ -124,14 +133,17 @@ std::vector<Group> groups() {
                     {"1x2 tiles", {.batch_size = 1, .grid = "1x2"}},
                     {"2x1 tiles", {.batch_size = 1, .grid = "2x1"}},
                     {"2x2 tiles", {.batch_size = 1, .grid = "2x2"}},
-                    {"2x2 tiles + 1", {.batch_size = 1, .split_size = 2, .num_spatial_parts = "4"}}}});
+                    {"2x2 tiles + 1", {.batch_size = 1, .split_size = 2, .num_spatial_parts = "4"}},
+                    {"2x2 tiles + 1, half the cells each",
+                     {.batch_size = 1, .split_size = 2, .balance = halves(model), .num_spatial_parts = "4"}}}});
   out.push_back(
       {"pipeline",
        stages,
-       {{"layer parallelism", {.batch_size = 16, .split_size = 2}},
-        {"gpipe, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2, .schedule = "gpipe"}},
-        {"1f1b, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2}},
-        {"zero-bubble, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2, .schedule = "zero-bubble"}}}});
+       {{"layer parallelism", {.batch_size = 16, .split_size = 2}, 1},
+        {"gpipe, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2, .schedule = "gpipe"}, 1},
+        {"1f1b, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2}, 1},
+        {"zero-bubble, 8 micros", {.batch_size = 16, .parts = 8, .split_size = 2, .schedule = "zero-bubble"}, 1},
+        {"layer parallelism, all cores", {.batch_size = 16, .split_size = 2}}}});
   out.push_back({"pipeline-memory",
                  stages,
                  {{"gpipe, 4 stages", {.batch_size = 8, .parts = 8, .split_size = 4, .schedule = "gpipe"}},
