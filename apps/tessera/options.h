@@ -36,6 +36,7 @@ struct Options {
 
   // How it is run and shown.
   std::string device = "cpu";
+  bool tf32 = false;
   std::optional<int> threads;
   std::string recompute = "norm";
   std::string json;
@@ -53,6 +54,9 @@ void add_flags(CLI::App& command, Options& options, const ModelRegistry& models)
 
 /// "512" or "300x170", height x width. Throws UsageError.
 Shape parse_image_size(const std::string& text);
+
+/// Of an activation.
+inline int element_bytes(const Options& o) { return o.dtype == "float64" ? 8 : o.dtype == "bfloat16" ? 2 : 4; }
 
 /// A run, checked as a whole before anything starts.
 struct Job {

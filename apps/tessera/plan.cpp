@@ -10,7 +10,7 @@ namespace tessera {
 void run_plan(Options& options, const ModelRegistry& models, const Launch& launch) {
   const Job job = make_job(options, models, launch.ranks_started(), launch.ranks_on_node());
   if (!launch.speaks()) return;
-  fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
   if (options.timeline)
     fmt::print("\n{}",
                timeline(job.plan, simulate(job.plan, make_schedule(job.plan), stage_costs(job.plan, job.graph))));

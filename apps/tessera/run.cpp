@@ -10,6 +10,7 @@
 #include "progress.h"
 #include "tessera/base/text.h"
 #include "tessera/oracle/verify.h"
+#include "tessera/runtime/device.h"
 #include "tessera/runtime/threads.h"
 
 namespace tessera {
@@ -62,10 +63,16 @@ std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& min
   return out;
 }
 
+void prepare_device(const Options& options, bool try_algorithms) {
+  if (options.train.device == at::kCPU) return;
+  configure_gpus({options.tf32, try_algorithms});
+  count_gpu_memory();
+}
+
 void train_rank(const Options& options, const Job& job, const RunOptions& run, Communicator& world, RunReport& report) {
   use_threads(job.threads, run.ranks_in_process);
   const auto account = std::make_shared<MemoryAccount>();
-  const MemoryScope scope(account);
+  const MemoryScope scope(account, options.train.device);
   const bool speaks = world.rank() == Rank{0};
   Trainer trainer(job.graph, job.plan, options.train, job.images, &world);
   std::vector<TraceEvent> events;
@@ -75,6 +82,8 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, C
   try {
     for (std::int64_t s = 0; s < job.steps; ++s) {
       steps.push_back(trainer.step());
+      // On a GPU the first step also holds what cuDNN tries its algorithms with.
+      if (s == 0 && job.steps > 1 && options.train.device != at::kCPU) account->reset_peak();
       progress.step(steps.back(), account->peak_bytes());
     }
   } catch (...) {
@@ -105,13 +114,20 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   report.model = options.model.name;
   report.dtype = options.dtype;
   report.threads = job.threads;
-  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, world, report); });
+  prepare_device(options, /*try_algorithms=*/true);
+  launch.run(job.plan.ranks(), [&](Communicator& world) {
+    use_device(options.train.device, launch.rank_on_machine(world));
+    train_rank(options, job, run, world, report);
+  });
   return report;
 }
 
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
+  require(options.train.dtype != at::kBFloat16, "bfloat16 has too few digits to compare; use --dtype float32 or float64");
   Verification result;
+  prepare_device(options, /*try_algorithms=*/false);
   launch.run(job.plan.ranks(), [&](Communicator& world) {
+    use_device(options.train.device, launch.rank_on_machine(world));
     use_threads(job.threads, launch.ranks_are_threads() ? job.plan.ranks() : 1);
     Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
     if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include "support/device.h"
 #include "support/ranks.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
 #include "tessera/oracle/verify.h"
+#include "tessera/runtime/device.h"
 
 namespace tessera::golden {
 
@@ -97,13 +99,15 @@ inline void expect_like_one_device(const Row& row) {
                              .optimizer = {.lr = row.lr, .clip_norm = row.clip_norm},
                              .seed = 3,
                              .dtype = at::kDouble,
-                             .recompute = row.recompute};
+                             .recompute = row.recompute,
+                             .device = test::device()};
   const Shape& image = graph.nodes().front().shape;
   const std::int64_t classes = graph.input_shapes(graph.nodes().back())[0].channels;
   const auto images = std::make_shared<SyntheticImages>(SyntheticOptions{
       .classes = static_cast<int>(classes), .height = image.height, .width = image.width, .size = 64, .seed = 5});
   Verification result;
   test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    use_device(options.device, world.rank().value);
     const Verification mine = verify(graph, plan, options, images, &world);
     if (world.rank() == Rank{0}) result = mine;
   });

@@ -1,10 +1,13 @@
 #include "tessera/io/report.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
-#include <filesystem>
+#include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -90,14 +93,12 @@ void write_json(const std::string& path, const Json& document) {
     out << document.dump(2) << '\n';
     out.close();
     if (!out) {
-      std::error_code ignored;
-      std::filesystem::remove(temporary, ignored);
+      std::remove(temporary.c_str());
       throw Error(concat("could not write ", path, "; is the disk full?"));
     }
   }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) throw Error(concat("could not write ", path, ": ", error.message()));
+  if (std::rename(temporary.c_str(), path.c_str()) != 0)
+    throw Error(concat("could not write ", path, ": ", std::strerror(errno)));
 }
 
 BuildInfo build_info() { return {TESSERA_VERSION, TESSERA_COMMIT, TESSERA_COMPILER, TESSERA_SANITIZERS}; }
@@ -122,9 +123,10 @@ void check_writable(const std::string& flag, const std::string& path) {
   if (path.empty()) return;
   const std::string temporary = path + ".part";
   const bool good = std::ofstream(temporary).good();
-  std::error_code ignored;
-  std::filesystem::remove(temporary, ignored);
-  require(good && !std::filesystem::is_directory(path), flag, " ", path,
+  std::remove(temporary.c_str());
+  struct stat found {};
+  const bool folder = stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+  require(good && !folder, flag, " ", path,
           ": cannot write there; the folder must exist and be writable");
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/runtime/executor.h"
 
 #include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -138,15 +139,27 @@ void Executor::expect_values(MicroState& state, int micro, const at::TensorOptio
   }
 }
 
-double Executor::forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass) {
+at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass) {
   expect_values(state, micro, pass.options);
   state.pass = std::move(pass);
   if (images.defined() && !image_box().empty())
     make_framed(state, 0, [&](const Slab&) { return Slab{images, image_box()}; });
-  for (std::size_t s = 0; s < program_.steps.size(); ++s) forward_step(state, s);
+  for (std::size_t s = 0; s < program_.steps.size(); ++s) named(s, [&] { forward_step(state, s); });
   while (!state.arriving.empty()) settle(state, state.arriving.begin()->first);
-  if (!makes_loss()) return 0;
-  return value(state, program_.steps.back().output).data.sum(at::kDouble).item<double>();
+  if (!makes_loss()) return {};
+  return value(state, program_.steps.back().output).data.sum(at::kDouble);
+}
+
+template <class Work>
+void Executor::named(std::size_t s, const Work& work) const {
+  try {
+    work();
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string text = error.what_without_backtrace();
+    throw Error(concat("node '", program_.steps[s].name, "': the GPU is out of memory; use --recompute block, more ",
+                       "tiles (--num-spatial-parts), stages (--split-size) or --parts, or a smaller --image-size. ",
+                       text.substr(0, text.find(" See documentation"))));
+  }
 }
 
 void Executor::forward_step(MicroState& state, std::size_t s) {
@@ -253,7 +266,7 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
                {at::full(losses.data.sizes(), share, losses.data.options()), losses.box});
   }
   for (std::size_t s = program_.steps.size(); s-- > 0;) {
-    backward_step(state, s, defer_weights);
+    named(s, [&] { backward_step(state, s, defer_weights); });
     if (done && !defer_weights) done(program_.steps[s].complete_from);
   }
   // Later stages have sent their gradients, so what they were sent has long arrived.
