@@ -80,13 +80,15 @@ int main(int argc, char** argv) {
     const SyntheticImages synthetic({.classes = 10, .height = size, .width = size, .size = 1, .seed = 1});
     Trainer trainer(graph, make_plan(graph, {.batch_size = 1}), train, std::make_shared<OneImage>(synthetic));
     std::vector<double> seconds;
-    double first_loss = 0, loss = 0;
+    double first_loss = 0, loss = 0, waited = 0;
     for (int s = 0; s < warmup + steps; ++s) {
       if (s == warmup) reset_peak_gpu_bytes();  // choosing algorithms takes memory, too
       const StepReport report = trainer.step();
       if (s == 0) first_loss = report.loss;
       loss = report.loss;
-      if (s >= warmup) seconds.push_back(report.seconds);
+      if (s < warmup) continue;
+      seconds.push_back(report.seconds);
+      waited += report.part(Part::data) / steps;
     }
     const Spread spread = spread_of(seconds);
     fmt::print("{}\n", nlohmann::ordered_json{{"model", model.name},
@@ -95,6 +97,7 @@ int main(int argc, char** argv) {
                                               {"recompute", recompute},
                                               {"images_per_second", 1 / spread.median},
                                               {"slowest_images_per_second", 1 / spread.high},
+                                              {"seconds_waiting_for_images", waited},
                                               {"peak_bytes", peak_gpu_bytes()},
                                               {"first_loss", first_loss},
                                               {"last_loss", loss}}

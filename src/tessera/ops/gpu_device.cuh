@@ -109,10 +109,14 @@ inline void check(cudaError_t code, const char* what) {
   if (code != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(code));
 }
 
+/// Of the current GPU. A machine's GPUs are taken to be alike.
 inline int multiprocessors() {
-  int device = 0, count = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  static const int count = [] {
+    int device = 0, found = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+    return found;
+  }();
   return count;
 }
 
