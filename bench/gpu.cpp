@@ -67,16 +67,15 @@ int main(int argc, char** argv) {
     use_device(at::kCUDA, 0);
     configure_gpus({.tf32 = true, .try_algorithms = search});
     const Graph graph = builtin_models().build(model);
-    const TrainOptions train{
-        .steps = steps,
-        .optimizer = {.lr = 1e-3, .momentum = 0.9},
-        .seed = 1,
-        .dtype = dtype == "float32" ? at::kFloat : at::kBFloat16,
-        .recompute = recompute == "none"   ? Recompute::none
-                     : recompute == "norm" ? Recompute::norm
-                                           : Recompute::block,
-        .loader_workers = 2,
-        .device = at::kCUDA};
+    const TrainOptions train{.steps = steps,
+                             .optimizer = {.lr = 1e-3, .momentum = 0.9},
+                             .seed = 1,
+                             .dtype = dtype == "float32" ? at::kFloat : at::kBFloat16,
+                             .recompute = recompute == "none"   ? Recompute::none
+                                          : recompute == "norm" ? Recompute::norm
+                                                                : Recompute::block,
+                             .loader_workers = 2,
+                             .device = at::kCUDA};
     const SyntheticImages synthetic({.classes = 10, .height = size, .width = size, .size = 1, .seed = 1});
     Trainer trainer(graph, make_plan(graph, {.batch_size = 1}), train, std::make_shared<OneImage>(synthetic));
     std::vector<double> seconds;
@@ -101,7 +100,7 @@ int main(int argc, char** argv) {
                                               {"peak_bytes", peak_gpu_bytes()},
                                               {"first_loss", first_loss},
                                               {"last_loss", loss}}
-                                 .dump());
+                           .dump());
   } catch (const std::exception& error) {
     fmt::print(stderr, "bench_gpu: {}\n", error.what());
     return 1;

@@ -19,7 +19,9 @@ class Launch {
   bool ranks_are_threads() const { return !session_; }
   int ranks_on_node() const { return session_ ? session_->local_size() : 1; }
   /// Of a rank of this process among those on the same machine.
-  int rank_on_machine(const Communicator& world) const { return session_ ? session_->local_rank() : world.rank().value; }
+  int rank_on_machine(const Communicator& world) const {
+    return session_ ? session_->local_rank() : world.rank().value;
+  }
   /// Whether this process is the one that talks to the user.
   bool speaks() const { return !world_ || world_->rank() == Rank{0}; }
   /// Runs body on every rank of the plan: here, for the ranks of this process.

@@ -123,7 +123,8 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
 }
 
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
-  require(options.train.dtype != at::kBFloat16, "bfloat16 has too few digits to compare; use --dtype float32 or float64");
+  require(options.train.dtype != at::kBFloat16,
+          "bfloat16 has too few digits to compare; use --dtype float32 or float64");
   Verification result;
   prepare_device(options, /*try_algorithms=*/false);
   launch.run(job.plan.ranks(), [&](Communicator& world) {

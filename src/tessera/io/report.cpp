@@ -126,8 +126,7 @@ void check_writable(const std::string& flag, const std::string& path) {
   std::remove(temporary.c_str());
   struct stat found {};
   const bool folder = stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
-  require(good && !folder, flag, " ", path,
-          ": cannot write there; the folder must exist and be writable");
+  require(good && !folder, flag, " ", path, ": cannot write there; the folder must exist and be writable");
 }
 
 void write_report(const std::string& path, const RunReport& r, const Plan& plan, const Graph& graph) {

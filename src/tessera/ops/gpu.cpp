@@ -86,8 +86,8 @@ at::TensorOptions sums(const at::Tensor& like) { return like.options().dtype(wid
 
 WindowSide side_of(const Window& w, std::int64_t image, const Interval& in, const Interval& out) {
   const auto i = [](std::int64_t n) { return static_cast<int>(n); };
-  return {i(w.kernel), i(w.stride), i(w.pad_begin), i(w.pad_end), i(image), i(in.begin), i(in.end), i(out.begin),
-          i(out.end)};
+  return {i(w.kernel), i(w.stride), i(w.pad_begin), i(w.pad_end), i(image),
+          i(in.begin), i(in.end),   i(out.begin),   i(out.end)};
 }
 
 PoolJob pool_job(const Windows& windows, const Shape& image, const PoolSide& in, const PoolSide& out,
@@ -97,7 +97,8 @@ PoolJob pool_job(const Windows& windows, const Shape& image, const PoolSide& in,
   job.channels = small(out.data.size(1));
   job.number = number_of(out.data.scalar_type());
   const std::int64_t count = 16 / static_cast<std::int64_t>(out.data.element_size());
-  job.vector = in_groups(in.data, count) && in_groups(out.data, count) && (!winners.defined() || in_groups(winners, count));
+  job.vector =
+      in_groups(in.data, count) && in_groups(out.data, count) && (!winners.defined() || in_groups(winners, count));
   job.height = side_of(windows.height, image.height, in.box.height(), out.box.height());
   job.width = side_of(windows.width, image.width, in.box.width(), out.box.width());
   job.in = view_of(in.data);
@@ -167,7 +168,8 @@ at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Mask& m
   const Field field = field_of(gradients[0], gradients.back(), mask.output, mask.input ? mask.input->x : none,
                                count > 0 ? terms.front()->x : none, count > 0 ? terms.back()->x : none, g);
   at::Tensor out = at::empty({count, 2, channels}, doubles(gradients[0]));
-  const at::Tensor partials = at::empty({count > 0 ? reduction_blocks(field) : 0, count, 2, channels}, sums(gradients[0]));
+  const at::Tensor partials =
+      at::empty({count > 0 ? reduction_blocks(field) : 0, count, 2, channels}, sums(gradients[0]));
   GradientSumsJob job;
   job.gradients[0] = view_of(gradients[0]);
   if (gradients.size() > 1) job.gradients[1] = view_of(gradients[1]);

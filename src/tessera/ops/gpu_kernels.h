@@ -42,8 +42,8 @@ struct NormJob {
   std::uint32_t channels = 0;
   double epsilon = 0;
   const void *weight = nullptr, *bias = nullptr;  ///< by channel, as are all that follow
-  /// What a step adds to the running statistics: `statistics_weight` of the mean and the unbiased variance, `share` of a
-  /// count.
+  /// What a step adds to the running statistics: `statistics_weight` of the mean and the unbiased variance, `share` of
+  /// a count.
   void *mean_sum = nullptr, *variance_sum = nullptr, *count_sum = nullptr;
   double statistics_weight = 0, share = 0;
   void* coefficients = nullptr;  ///< out: mean, scale = weight/deviation, shift = bias
@@ -68,14 +68,14 @@ struct GradientSumsJob {
   AffineView mask;  ///< where mask_by_term, g is zero where this is not positive
   int terms = 0;
   AffineView term[2];
-  View g;                   ///< may be missing, and may be one of the gradients
+  View g;                    ///< may be missing, and may be one of the gradients
   void* partials = nullptr;  ///< blocks × terms × 2 × channels sums
   double* sums = nullptr;    ///< terms × 2 × channels
 };
 void gradient_sums(const Field& field, const GradientSumsJob& job, void* stream);
 
-/// Adds a rank's own sums to the norm's gradients, and makes a, b and c of dx = a·g + b·(x - mean) + c from those of all
-/// that was normalised together.
+/// Adds a rank's own sums to the norm's gradients, and makes a, b and c of dx = a·g + b·(x - mean) + c from those of
+/// all that was normalised together.
 struct NormGradientJob {
   std::uint32_t channels = 0;
   const double *own = nullptr, *total = nullptr;  ///< 2 × channels

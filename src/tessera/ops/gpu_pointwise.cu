@@ -100,7 +100,8 @@ __global__ void moments_kernel(Walk walk, View x, Accumulator<T>* partials) {
 
 constexpr int tile = 32;
 
-/// The sums of all blocks for the channel and the pair of kinds of this thread, in double; right where threadIdx.y is 0.
+/// The sums of all blocks for the channel and the pair of kinds of this thread, in double; right where threadIdx.y is
+/// 0.
 template <class A>
 __device__ void add_partials(const A* partials, int blocks, int pairs, std::uint32_t channels, double (&sums)[2]) {
   __shared__ double shared[2][tile][tile + 1];
@@ -163,7 +164,8 @@ __global__ void finish_norm_kernel(NormJob job) {
 }
 
 template <class T, int count, int terms>
-__global__ void __launch_bounds__(block_threads, 2) affine_sum_kernel(Walk walk, AffineView first_term, AffineView second_term, bool relu, View out) {
+__global__ void __launch_bounds__(block_threads, 2)
+    affine_sum_kernel(Walk walk, AffineView first_term, AffineView second_term, bool relu, View out) {
   using A = Accumulator<T>;
   const std::uint32_t group = blockIdx.y * blockDim.x + threadIdx.x, first = group * count;
   if (group >= walk.groups) return;

@@ -101,8 +101,8 @@ __global__ void max_pool_gradient_kernel(PoolJob job, std::uint32_t pixels, std:
         const int tap = (p.y - y * h.stride + h.pad) * w.kernel + p.x - x * w.stride + w.pad;
         const int row = y - h.out_begin, column = x - w.out_begin;
         const auto dy = load<T, count>(at<const T>(job.out, p.sample, row, column, job.channels, first));
-        const auto winner = load<std::uint8_t, count>(
-            at<const std::uint8_t>(job.winners, p.sample, row, column, job.channels, first));
+        const auto winner =
+            load<std::uint8_t, count>(at<const std::uint8_t>(job.winners, p.sample, row, column, job.channels, first));
 #pragma unroll
         for (int c = 0; c < count; ++c) sum[c] += winner.values[c] == tap ? wide<T>(dy.values[c]) : A(0);
       }
@@ -122,8 +122,8 @@ __global__ void avg_pool_kernel(PoolJob job, std::uint32_t pixels, std::uint32_t
   for (std::uint32_t i = blockIdx.x * blockDim.y + threadIdx.y; i < pixels; i += gridDim.x * blockDim.y) {
     const Pixel p = pixel_at(i, {h.out_begin, h.out_end}, {w.out_begin, w.out_end});
     const Range rows = valid_taps(h, p.y), columns = valid_taps(w, p.x);
-    const A share = static_cast<A>(
-        1.0 / (divisor_along(h, p.y, job.count_padding) * divisor_along(w, p.x, job.count_padding)));
+    const A share =
+        static_cast<A>(1.0 / (divisor_along(h, p.y, job.count_padding) * divisor_along(w, p.x, job.count_padding)));
     A sum[count] = {};
     for (int a = rows.begin; a < rows.end; ++a)
       for (int b = columns.begin; b < columns.end; ++b) {

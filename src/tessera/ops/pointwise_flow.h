@@ -139,8 +139,7 @@ class PointwiseFlow final : public Kernel {
   std::span<const at::Tensor> saved_of(std::size_t t, const Saved& saved) const {
     if (!options_.terms[t].norm) return {};
     std::size_t at = 0;
-    for (std::size_t before = 0; before < t; ++before)
-      at += options_.terms[before].norm ? Passes::saved_per_norm : 0;
+    for (std::size_t before = 0; before < t; ++before) at += options_.terms[before].norm ? Passes::saved_per_norm : 0;
     return std::span(saved).subspan(at, Passes::saved_per_norm);
   }
 

@@ -32,10 +32,10 @@ struct GpuPasses {
     }
     for (std::size_t i = 0; i < terms.size(); ++i) {
       const auto& [values, sums] = terms[i]->parameters;
-      const gpu::Normed normed = gpu::finish_norm(
-          all, static_cast<std::int64_t>(i) * mine[0].size(0),
-          {terms[i]->norm->options.epsilon, values[0], values[1], sums[2], sums[3], sums[4],
-           statistics_weight(*terms[i], args.pass.statistics), args.pass.statistics.share});
+      const gpu::Normed normed =
+          gpu::finish_norm(all, static_cast<std::int64_t>(i) * mine[0].size(0),
+                           {terms[i]->norm->options.epsilon, values[0], values[1], sums[2], sums[3], sums[4],
+                            statistics_weight(*terms[i], args.pass.statistics), args.pass.statistics.share});
       args.saved.push_back(normed.coefficients);
       args.saved.push_back(normed.deviation);
     }

@@ -11,8 +11,8 @@ int gpu_count();
 /// For the calling thread, which is a rank: its GPU becomes the current one. The ranks of a machine take its GPUs in
 /// turn, and share them if there are fewer. Nothing to do for CPUs.
 ///
-/// All ranks of a GPU queue their work on its default stream. So whatever one rank has queued before it hands a tensor to
-/// another, or gives its memory back, comes before what the other queues afterwards.
+/// All ranks of a GPU queue their work on its default stream. So whatever one rank has queued before it hands a tensor
+/// to another, or gives its memory back, comes before what the other queues afterwards.
 void use_device(c10::DeviceType device, int rank_on_machine);
 
 /// For the whole process.

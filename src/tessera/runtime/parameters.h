@@ -53,7 +53,7 @@ class Parameters {
  private:
   int first_node_ = 0;
   at::Tensor values_, sums_;
-  at::Tensor narrow_;                          // values_ in the type of the activations, if that is another
+  at::Tensor narrow_;                         // values_ in the type of the activations, if that is another
   at::Tensor statistics_, counters_, decay_;  // one behind the other, like their sums behind the gradients
   std::vector<Parameter> all_;
   std::vector<std::int64_t> offsets_;  // by node

@@ -95,12 +95,11 @@ class Grouping {
 std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& parameters, const Draft& draft) {
   const Node& last = graph.node({draft.output});
   if (!draft.pointwise) return make_kernel(graph, last, parameters.of(last));
-  PointwiseOptions options{
-      .terms = {},
-      .relu = draft.relu,
-      .mask_from_output = draft.mask_from_output,
-      .channels = last.shape.channels,
-      .on_gpu = parameters.device().is_cuda()};
+  PointwiseOptions options{.terms = {},
+                           .relu = draft.relu,
+                           .mask_from_output = draft.mask_from_output,
+                           .channels = last.shape.channels,
+                           .on_gpu = parameters.device().is_cuda()};
   for (const Node* norm : draft.norms)
     options.terms.push_back(
         norm ? PointwiseTerm{dynamic_cast<const BatchNorm*>(norm->op.get()), parameters.of(*norm), norm->name}
@@ -178,8 +177,8 @@ std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompu
   return keep;
 }
 
-// Keeps what crosses from one cell to another, and what comes from elsewhere; all else that backward wants is made again
-// from that. In reverse, because what is made again wants its inputs.
+// Keeps what crosses from one cell to another, and what comes from elsewhere; all else that backward wants is made
+// again from that. In reverse, because what is made again wants its inputs.
 std::vector<Keep> decide_by_blocks(const Graph& graph, std::vector<Draft>& drafts) {
   const auto consumers = graph.consumers();
   const auto leaves_cell = [&](int v) {

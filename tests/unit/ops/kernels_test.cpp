@@ -286,7 +286,8 @@ TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
   Graph graph;
   graph.dropout(graph.input({3, 13, 9}), 0.3);
   const auto kernel = make_kernel(graph, graph.nodes().back(), {});
-  const std::vector<Slab> ones{{channels_last(torch::ones({4, 3, 13, 9}, test::doubles())), Shape{3, 13, 9}.box({0, 4})}};
+  const std::vector<Slab> ones{
+      {channels_last(torch::ones({4, 3, 13, 9}, test::doubles())), Shape{3, 13, 9}.box({0, 4})}};
   const PassInfo pass{11, 2, 4, {}};
   Saved saved;
   const auto mask = kernel->forward({ones, ones[0].box, ones[0].box, pass, saved}).data;

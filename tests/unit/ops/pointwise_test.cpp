@@ -76,8 +76,7 @@ void check(const Case& c, const Shape& shape, std::int64_t samples) {
   for (std::size_t t = 0; t < c.normed.size(); ++t) {
     options.terms.push_back(c.normed[t] ? PointwiseTerm{&norms[t].op, norms[t].mine, "norm"} : PointwiseTerm{});
     inputs.push_back(random_slab(shape, samples, c.dtype));
-    leaves.push_back(
-        inputs[t].data.to(at::kDouble, false, true).contiguous().requires_grad_(true));
+    leaves.push_back(inputs[t].data.to(at::kDouble, false, true).contiguous().requires_grad_(true));
     const auto term = c.normed[t] ? norms[t].apply(leaves[t]) : leaves[t];
     expected = t == 0 ? term : expected + term;
   }
@@ -149,12 +148,11 @@ TEST(Pointwise, GradientsThatOthersHoldAreLeftAlone) {
   torch::manual_seed(2);
   const Shape shape{4, 6, 5};
   Norm norm(4);
-  const auto kernel = make_pointwise_kernel(
-      {.terms = {{&norm.op, norm.mine, "norm"}, {}},
-       .relu = true,
-       .mask_from_output = true,
-       .channels = 4,
-       .on_gpu = on_gpu});
+  const auto kernel = make_pointwise_kernel({.terms = {{&norm.op, norm.mine, "norm"}, {}},
+                                             .relu = true,
+                                             .mask_from_output = true,
+                                             .channels = 4,
+                                             .on_gpu = on_gpu});
   const std::vector<Slab> inputs{random_slab(shape, 2), random_slab(shape, 2)};
   const PassInfo pass{};
   Saved saved;

@@ -60,8 +60,7 @@ class Member {
                   .first_sample = micro * micro_size,
                   .statistics = {.micro = micro, .micros = micros},
                   .options = at::kDouble};
-    const at::Tensor losses =
-        executor.forward(states[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
+    const at::Tensor losses = executor.forward(states[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
     return losses.defined() ? losses.item<double>() : 0;
   }
   void backward(int micro, bool defer = false, const Executor::WeightsDone& done = {}) {
