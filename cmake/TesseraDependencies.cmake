@@ -22,6 +22,29 @@ if(TESSERA_HAS_VIPS)
   set(TESSERA_VIPS_WORDS "libvips ${VIPS_VERSION}")
 endif()
 
+# Optional: with a torch that has CUDA and a CUDA compiler, --device cuda (stubs take the kernels' place otherwise).
+option(TESSERA_CUDA "Run on GPUs, where torch has CUDA and there is a CUDA compiler" ON)
+set(TESSERA_HAS_CUDA OFF)
+set(TESSERA_CUDA_WORDS "no CUDA")
+if(TESSERA_CUDA AND TARGET torch_cuda)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # the one that torch uses
+    enable_language(CUDA)
+    # Torch's package adds flags for the GPUs that it finds, or for TORCH_CUDA_ARCH_LIST.
+    if(NOT CMAKE_CUDA_FLAGS MATCHES "gencode" AND NOT CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80 90)
+    endif()
+    find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(TESSERA_HAS_CUDA ON)
+    set(TESSERA_CUDA_LIBRARIES CUDA::cudart)
+    set(TESSERA_CUDA_WORDS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}")
+  endif()
+endif()
+
 # Torch's own target carries language flags and CUDA paths; the C++ standard stays ours.
 add_library(tessera_torch INTERFACE)
 # at::parallel_for is a template on OpenMP: without the flag it runs on one thread, silently.
@@ -31,4 +54,4 @@ target_compile_definitions(tessera_torch INTERFACE AT_PER_OPERATOR_HEADERS)
 separate_arguments(TORCH_FLAGS UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 target_compile_options(tessera_torch INTERFACE ${TORCH_FLAGS})
 
-message(STATUS "Tessera: torch ${Torch_VERSION}, MPI ${MPI_C_VERSION}, fmt ${fmt_VERSION}, ${TESSERA_VIPS_WORDS}, sanitizers '${TESSERA_SANITIZE}'")
+message(STATUS "Tessera: torch ${Torch_VERSION}, MPI ${MPI_C_VERSION}, fmt ${fmt_VERSION}, ${TESSERA_CUDA_WORDS}, ${TESSERA_VIPS_WORDS}, sanitizers '${TESSERA_SANITIZE}'")

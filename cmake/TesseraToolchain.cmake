@@ -1,9 +1,10 @@
 # Compiler settings that hold for every target.
 # psabi: vectors never cross a function's boundary that is not inlined.
-add_compile_options(-Wno-psabi -Wall -Wextra -Wpedantic -Wshadow -Wno-unused-parameter
-  -Wno-missing-field-initializers)  # options structs with designated initialisers leave fields out on purpose
+# missing-field-initializers: options structs with designated initialisers leave fields out on purpose.
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wno-psabi;-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-unused-parameter;\
+-Wno-missing-field-initializers>")
 if(TESSERA_SANITIZE)
-  add_compile_options(-fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TESSERA_SANITIZE};-fno-omit-frame-pointer>")
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()
 

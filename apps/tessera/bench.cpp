@@ -59,7 +59,7 @@ void run_bench(Options& options, const std::string& family, const ModelRegistry&
   install_cpu_allocator();
   if (launch.speaks() && !options.quiet)
     fmt::print("bench {}: {} on {}\n{}", family, options.model.name, job.images->describe(),
-               plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+               plan_table(job.plan, job.graph, element_bytes(options)));
   if (!options.skip_verification) verify_first(options, models, launch);
   RunReport report =
       run_training(options, job, launch, {.quiet = true, .every_step = false, .record = !options.trace.empty()});

@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "evaluation.h"
 #include "progress.h"
+#include "run.h"
 #include "tessera/base/error.h"
 #include "tessera/data/csv.h"
 #include "tessera/data/files.h"
@@ -14,6 +15,7 @@
 #include "tessera/io/file.h"
 #include "tessera/io/report.h"
 #include "tessera/io/weights.h"
+#include "tessera/runtime/device.h"
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/threads.h"
 
@@ -43,15 +45,16 @@ Evaluation evaluate(const Options& options, const Job& job, const Launch& launch
   });
   const int ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   Evaluation result;
+  prepare_gpus(options, /*try_algorithms=*/true);
   launch.run(job.plan.ranks(), [&](Communicator& world) {
+    use_device(options.train.device, launch.rank_on_machine(world));
     use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], ranks_in_process);
     const bool first = world.rank() == Rank{0};
     const Stage& stage = job.plan.stages[static_cast<std::size_t>(Evaluator::stage_of(job.plan, world.rank().value))];
-    const Parameters parameters(job.graph, stage.first_node, stage.end_node, options.train.dtype, options.train.seed);
+    const Parameters parameters(job.graph, stage.first_node, stage.end_node, options.train.activations(),
+                                options.train.seed);
     load_weights(path, parameters);
-    Evaluator evaluator(job.graph, job.plan, parameters,
-                        {.dtype = options.train.dtype, .loader_workers = options.train.loader_workers}, job.images,
-                        &world);
+    Evaluator evaluator(job.graph, job.plan, parameters, evaluator_options(options), job.images, &world);
     Evaluation mine = takers.take_mask ? evaluator.run_masks(takers.take_mask)
                                        : evaluator.run(first ? takers.take : Evaluator::Take{});
     if (first) result = std::move(mine);

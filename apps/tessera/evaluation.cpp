@@ -41,6 +41,10 @@ void add_weights_flags(CLI::App& command, EvaluationOptions& o) {
       ->group(group);
 }
 
+EvaluatorOptions evaluator_options(const Options& o) {
+  return {.dtype = o.train.dtype, .loader_workers = o.train.loader_workers, .device = o.train.device};
+}
+
 std::string evaluation_line(const Evaluation& r) {
   std::string line;
   if (r.loss) line = fmt::format("loss {:.4f}  accuracy {}  ", *r.loss, percent(r.confusion.accuracy()));

@@ -14,6 +14,9 @@ void add_validation_flags(CLI::App& command, EvaluationOptions& options);
 /// Of eval and predict.
 void add_weights_flags(CLI::App& command, EvaluationOptions& options);
 
+/// With the activations of training.
+EvaluatorOptions evaluator_options(const Options& options);
+
 /// "loss 0.2312  accuracy 93.5%  AUC 0.981  (200 images, 1.2 s, data 3%)"
 std::string evaluation_line(const Evaluation& result);
 /// For the logs: val/loss, val/accuracy and the like; what is not defined is left out.

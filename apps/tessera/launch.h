@@ -19,6 +19,10 @@ class Launch {
   std::optional<int> ranks_started() const;
   bool ranks_are_threads() const { return !session_; }
   int ranks_on_node() const { return session_ ? session_->local_size() : 1; }
+  /// Of a rank of this process among those on the same machine.
+  int rank_on_machine(const Communicator& world) const {
+    return session_ ? session_->local_rank() : world.rank().value;
+  }
   /// Whether this process is the one that talks to the user.
   bool speaks() const { return !world_ || world_->rank() == Rank{0}; }
   /// All processes; null where ranks are threads.

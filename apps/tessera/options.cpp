@@ -14,6 +14,8 @@
 #include "tessera/data/files.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/data/vips_images.h"
+#include "tessera/ops/gpu.h"
+#include "tessera/runtime/device.h"
 #include "tessera/runtime/footprint.h"
 
 namespace tessera {
@@ -135,9 +137,26 @@ class DataSets {
   std::shared_ptr<const ImageSource> images_, validation_;
 };
 
+void check_device(const Options& o, Problems& problems) {
+  const bool narrow = o.dtype == "bfloat16";
+  if (o.device == "cpu") {
+    problems.check(!narrow, "--dtype bfloat16 is for GPUs; use --device cuda, or --dtype float32");
+    problems.check(!o.tf32, "--tf32 is for GPUs; use --device cuda, or leave it out");
+    return;
+  }
+  if (!gpu::built())
+    problems.add("--device ", o.device, ": this program was built without CUDA; use --device cpu, or build with the ",
+                 "preset cuda (docs/gpu.md)");
+  else if (gpu_count() == 0)
+    problems.add("--device ", o.device, ": no GPU is visible; see nvidia-smi and CUDA_VISIBLE_DEVICES, or use ",
+                 "--device cpu");
+  else if (narrow)
+    problems.check(gpu::has_bfloat16(), "--dtype bfloat16: this GPU does not compute in it (it takes compute ",
+                   "capability 8.0); use --dtype float32");
+}
+
 void check_values(const Options& o, Problems& problems) {
-  problems.check(o.dtype != "bfloat16", "--dtype bfloat16 is for GPUs, which this version cannot use yet; use float32");
-  problems.check(o.device == "cpu", "--device ", o.device, ": this version runs on CPUs only; use --device cpu");
+  check_device(o, problems);
   problems.check(o.train.optimizer.lr >= 0, "--lr ", o.train.optimizer.lr, " must not be negative");
   problems.check(o.train.optimizer.momentum >= 0 && o.train.optimizer.momentum < 1, "--momentum ",
                  o.train.optimizer.momentum, " must be at least 0 and less than 1");
@@ -292,7 +311,7 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--lr-step-factor", rate.step_factor, "--lr-schedule step: size of a drop")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--dtype", o.dtype, "")
+  command.add_option("--dtype", o.dtype, "bfloat16: activations only, on GPUs")
       ->check(CLI::IsMember({"float32", "float64", "bfloat16"}))
       ->capture_default_str()
       ->group(group);
@@ -340,10 +359,11 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
 
   group = "Machine";
-  command.add_option("--device", o.device, "")
+  command.add_option("--device", o.device, "cuda: the ranks of a machine take its GPUs in turn")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
+  command.add_flag("--tf32", o.tf32, "float32 products on GPUs may round their factors to 10 bits")->group(group);
   command
       .add_option("--threads", o.threads,
                   "threads of each rank; by default the cores are shared out to the ranks that work at the same time")
@@ -353,8 +373,10 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
                   "refuse a plan in which a rank needs more than this, by estimate: 8GiB, 500MiB")
       ->transform(CLI::AsSizeValue(false))
       ->group(group);
-  command.add_option("--recompute", o.recompute, "what backward makes again to save memory: norm, none")
-      ->check(CLI::IsMember({"none", "norm"}))
+  command
+      .add_option("--recompute", o.recompute,
+                  "what backward makes again to save memory: nothing, norms and ReLUs, or all that is inside a block")
+      ->check(CLI::IsMember({"none", "norm", "block"}))
       ->capture_default_str()
       ->group(group);
 
@@ -367,10 +389,9 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
 MemoryNeeds memory_needs(const Job& job, const Options& o) {
   const std::string& rule = o.train.optimizer.name;
   const double states = rule != "sgd" ? 2 : o.train.optimizer.momentum != 0 ? 1 : 0;
-  return predicted_memory(job.plan, job.graph,
-                          {.element_bytes = o.dtype == "float64" ? 8.0 : 4.0,
-                           .states = states,
-                           .recompute = o.train.recompute});
+  return predicted_memory(
+      job.plan, job.graph,
+      {.element_bytes = static_cast<double>(element_bytes(o)), .states = states, .recompute = o.train.recompute});
 }
 
 namespace {
@@ -383,11 +404,11 @@ void check_memory(const Job& job, const Options& o) {
   std::vector<std::string> stages;
   for (const auto& place : job.plan.places_of(static_cast<int>(most)))
     stages.push_back(concat(place.stage, place.direction == Direction::up ? " of the direction up" : ""));
-  throw UsageError(concat("rank ", most, " needs about ", human_bytes(bytes), " for stage ", join(stages, " and stage "),
-                          ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)),
-                          "; use more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
-                          job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction"
-                                                   : ", or --balance-by memory"));
+  throw UsageError(concat(
+      "rank ", most, " needs about ", human_bytes(bytes), " for stage ", join(stages, " and stage "),
+      ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)),
+      "; use more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
+      job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction" : ", or --balance-by memory"));
 }
 
 }  // namespace
@@ -398,8 +419,11 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   Problems problems;
   check_values(o, problems);
   problems.absorb([&] { check_plan_options(o.plan); });
-  o.train.dtype = o.dtype == "float64" ? at::kDouble : at::kFloat;
-  o.train.recompute = o.recompute == "none" ? Recompute::none : Recompute::norm;
+  o.train.dtype = o.dtype == "float64" ? at::kDouble : o.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  o.train.device = o.device == "cuda" ? at::kCUDA : at::kCPU;
+  o.train.recompute = o.recompute == "none"    ? Recompute::none
+                      : o.recompute == "block" ? Recompute::block
+                                               : Recompute::norm;
 
   Job job;
   DataSets data(o);

@@ -63,6 +63,7 @@ struct Options {
 
   // How it is run and shown.
   std::string device = "cpu";
+  bool tf32 = false;
   std::optional<int> threads;
   std::optional<std::uint64_t> memory_limit;
   std::string recompute = "norm";
@@ -84,6 +85,9 @@ void add_flags(CLI::App& command, Options& options, const ModelRegistry& models)
 
 /// "512" or "300x170", height x width. Throws UsageError.
 Shape parse_image_size(const std::string& text);
+
+/// Of an activation.
+inline int element_bytes(const Options& o) { return o.dtype == "float64" ? 8 : o.dtype == "bfloat16" ? 2 : 4; }
 
 /// A run, checked as a whole before anything starts.
 struct Job {

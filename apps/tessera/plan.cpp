@@ -11,7 +11,7 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
   options.on_bad_image = "fail";  // no image is read
   const Job job = make_job(options, models, launch);
   if (!launch.speaks()) return;
-  fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
   Table memory({"rank", "stages", "memory, estimated"});
   const MemoryNeeds needs = memory_needs(job, options);
   for (std::size_t r = 0; r < needs.size(); ++r) {

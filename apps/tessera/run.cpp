@@ -12,6 +12,7 @@
 #include "run_log.h"
 #include "tessera/base/text.h"
 #include "tessera/oracle/verify.h"
+#include "tessera/runtime/device.h"
 #include "tessera/runtime/threads.h"
 
 namespace tessera {
@@ -68,7 +69,7 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
                 RunReport& report) {
   use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], run.ranks_in_process);
   const auto account = std::make_shared<MemoryAccount>();
-  const MemoryScope scope(account);
+  const MemoryScope scope(account, options.train.device);
   const bool speaks = world.rank() == Rank{0};
   Trainer trainer(job.graph, job.plan, options.train, job.images, &world);
   std::vector<TraceEvent> events;
@@ -77,8 +78,7 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
   std::optional<Evaluator> evaluator;
   if (job.validation)
     evaluator.emplace(job.graph, job.plan, trainer.parameters_of(Evaluator::stage_of(job.plan, world.rank().value)),
-                      EvaluatorOptions{.dtype = options.train.dtype, .loader_workers = options.train.loader_workers},
-                      job.validation, &world);
+                      evaluator_options(options), job.validation, &world);
   const Warn warn = [&](const std::string& message) { progress.warn(message); };
   RunCheckpoints checkpoints(options, job, start, world.rank().value, trainer, warn);
   RunLog log({.dir = speaks ? options.log_dir : "",
@@ -91,6 +91,9 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
   try {
     while (trainer.steps_done() < job.steps) {
       steps.push_back(trainer.step());
+      // On a GPU the first step also holds what cuDNN tries its algorithms with.
+      const bool more = trainer.steps_done() < job.steps;
+      if (steps.size() == 1 && more && options.train.device != at::kCPU) account->reset_peak();
       progress.step(steps.back(), account->peak_bytes());
       log.step(steps.back(), account->peak_bytes());
       const std::int64_t done = trainer.steps_done();
@@ -126,6 +129,12 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
 
 }  // namespace
 
+void prepare_gpus(const Options& options, bool try_algorithms) {
+  if (options.train.device == at::kCPU) return;
+  configure_gpus({options.tf32, try_algorithms});
+  count_gpu_memory();
+}
+
 RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run,
                        const Start& start) {
   run.ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
@@ -133,14 +142,23 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   report.model = options.model.name;
   report.dtype = options.dtype;
   report.threads = job.threads;
-  launch.run(job.plan.ranks(), [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
+  prepare_gpus(options, /*try_algorithms=*/true);
+  launch.run(job.plan.ranks(), [&](Communicator& world) {
+    use_device(options.train.device, launch.rank_on_machine(world));
+    train_rank(options, job, run, start, world, report);
+  });
   return report;
 }
 
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
+  require(options.train.dtype != at::kBFloat16,
+          "bfloat16 has too few digits to compare; use --dtype float32 or float64");
   Verification result;
+  prepare_gpus(options, /*try_algorithms=*/false);
   launch.run(job.plan.ranks(), [&](Communicator& world) {
-    use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], launch.ranks_are_threads() ? job.plan.ranks() : 1);
+    use_device(options.train.device, launch.rank_on_machine(world));
+    use_threads(job.threads[static_cast<std::size_t>(world.rank().value)],
+                launch.ranks_are_threads() ? job.plan.ranks() : 1);
     Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
     if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);
   });

@@ -15,6 +15,10 @@ struct RunOptions {
   int ranks_in_process = 1;  ///< filled in by run_training()
 };
 
+/// Sets up the process for the run's GPUs, before its ranks start. Nothing to do for CPUs. try_algorithms: the first
+/// convolution of each shape takes the time to find its fastest algorithm.
+void prepare_gpus(const Options& options, bool try_algorithms);
+
 /// Trains on all ranks until job.steps steps are done, from where the run starts. The report is whole on the process
 /// that speaks.
 RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run,

@@ -19,7 +19,7 @@ void describe(const Options& options, const Job& job, const Start& start) {
              job.images->describe(), human_count(static_cast<double>(job.graph.trainable_elements())), options.dtype,
              job.plan.ranks(), job.plan.ranks() == 1 ? "rank" : "ranks", threads, threads == "1" ? "thread" : "threads",
              job.plan.global_batch());
-  if (options.verbose) fmt::print("{}", plan_table(job.plan, job.graph, options.dtype == "float64" ? 8 : 4));
+  if (options.verbose) fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
   fmt::print("{}", start.message);
   std::fflush(stdout);
 }

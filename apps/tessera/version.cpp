@@ -7,6 +7,8 @@
 #include "tessera/comm/mpi_communicator.h"
 #include "tessera/data/vips_images.h"
 #include "tessera/io/report.h"
+#include "tessera/ops/gpu.h"
+#include "tessera/runtime/device.h"
 
 namespace tessera {
 
@@ -18,10 +20,11 @@ std::string version_text() {
       "libtorch   {}\n"
       "MPI        {}\n"
       "libvips    {}\n"
-      "CUDA       no\n"
+      "CUDA       {}\n"
       "sanitizers {}\n",
       build.version, build.commit, build.compiler, TORCH_VERSION, mpi_library_version(),
       has_vips() ? vips_version() : "no: image files cannot be read",
+      !gpu::built() ? std::string("no: --device cuda is refused") : fmt::format("yes, {} GPUs visible", gpu_count()),
       build.sanitizers.empty() ? "none" : build.sanitizers);
 }
 

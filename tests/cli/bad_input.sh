@@ -32,11 +32,10 @@ expect 2 "--batch-size" "--image-size" -- "$tessera" train --model resnet18 --im
 # Everything that is wrong comes in one message.
 expect 2 "4 problems" "--batch-size 10" "--spatial-size" "--num-layers 4" "--lr -1" -- \
   "$tessera" train --model amoebanet --num-layers 4 --batch-size 10 --parts 4 --spatial-size 2 --lr -1
-# What comes later is refused, never ignored.
-for flag in "--device cuda" "--dtype bfloat16"; do
-  # shellcheck disable=SC2086
-  expect 2 "${flag%% *}" -- "${train[@]}" $flag
-done
+# A GPU that is not there: the program was built without CUDA, or sees none.
+expect 2 "--device cuda" "--device cpu" -- env CUDA_VISIBLE_DEVICES= "${train[@]}" --device cuda
+expect 2 "--dtype bfloat16" "--device cuda" "--dtype float32" -- "${train[@]}" --dtype bfloat16
+expect 2 "--tf32" "--device cuda" -- "${train[@]}" --tf32
 # Networks that label pixels, and those that do not.
 unet=("$tessera" train --model unet --num-layers 2 --num-filters 4 --image-size 16 --batch-size 4 --steps 2)
 expect 2 "--upsampling nearest" "bilinear" -- "${unet[@]}" --upsampling nearest

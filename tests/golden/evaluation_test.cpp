@@ -20,7 +20,9 @@ struct EvaluationRow {
 
 class Evaluated : public testing::TestWithParam<EvaluationRow> {};
 
-const TrainOptions two_steps{.steps = 2, .optimizer = {.lr = 0.01}, .seed = 3, .dtype = at::kDouble};
+const TrainOptions two_steps{
+    .steps = 2, .optimizer = {.lr = 0.01}, .seed = 3, .dtype = at::kDouble, .device = test::device()};
+const EvaluatorOptions in_double{.dtype = at::kDouble, .device = test::device()};
 
 std::shared_ptr<SyntheticImages> images_of(const Graph& graph, std::int64_t size, std::uint64_t seed) {
   const Shape& image = graph.nodes().front().shape;
@@ -40,7 +42,7 @@ at::Tensor expected_logits(const Graph& graph, const Plan& plan, const ImageSour
   Trainer trainer(graph, sequential_plan(graph, plan), two_steps, images_of(graph, 64, 5));
   for (int s = 0; s < 2; ++s) trainer.step();
   AutogradOracle oracle(graph, trainer.parameters_of(0), two_steps);
-  return oracle.logits(all_of(validation)).flatten(1);
+  return oracle.logits(all_of(validation).to(two_steps.device)).cpu().flatten(1);
 }
 
 TEST_P(Evaluated, LikeOneDevice) {
@@ -55,9 +57,10 @@ TEST_P(Evaluated, LikeOneDevice) {
   for (std::int64_t i = 0; i < row.images; ++i) loss -= losses[i][validation->label(i)].item<double>();
 
   test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    use_device(two_steps.device, world.rank().value);
     Trainer trainer(graph, plan, two_steps, training, &world);
     const int stage = Evaluator::stage_of(plan, world.rank().value);
-    Evaluator evaluator(graph, plan, trainer.parameters_of(stage), {.dtype = at::kDouble}, validation, &world);
+    Evaluator evaluator(graph, plan, trainer.parameters_of(stage), in_double, validation, &world);
     trainer.step();
     evaluator.run();  // in the middle: training goes on as if nothing had been
     trainer.step();
@@ -130,7 +133,7 @@ TEST_P(EvaluatedMasks, LikeOneDevice) {
   Trainer sequential(graph, sequential_plan(graph, plan), two_steps, training);
   for (int s = 0; s < 2; ++s) sequential.step();
   AutogradOracle oracle(graph, sequential.parameters_of(0), two_steps);
-  const at::Tensor logits = oracle.logits(all_of(*validation)), predicted = logits.argmax(1);
+  const at::Tensor logits = oracle.logits(all_of(*validation).to(two_steps.device)).cpu(), predicted = logits.argmax(1);
   Confusion confusion(classes);
   at::Tensor masks = at::empty({7, 33, 38}, at::kLong);
   for (std::int64_t i = 0; i < 7; ++i) validation->read_mask(i, {0, 33}, {0, 38}, masks[i]);
@@ -139,9 +142,10 @@ TEST_P(EvaluatedMasks, LikeOneDevice) {
   const double loss = -at::log_softmax(logits, 1).gather(1, masks.unsqueeze(1)).mean().item<double>();
 
   test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    use_device(two_steps.device, world.rank().value);
     Trainer trainer(graph, plan, two_steps, training, &world);
     const int stage = Evaluator::stage_of(plan, world.rank().value);
-    Evaluator evaluator(graph, plan, trainer.parameters_of(stage), {.dtype = at::kDouble}, validation, &world);
+    Evaluator evaluator(graph, plan, trainer.parameters_of(stage), in_double, validation, &world);
     for (int s = 0; s < 2; ++s) trainer.step();
     std::int64_t taken = 0;
     const Evaluation result = evaluator.run_masks([&](const PredictedMask& mask) {

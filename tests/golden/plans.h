@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include "support/device.h"
 #include "support/ranks.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
 #include "tessera/oracle/verify.h"
+#include "tessera/runtime/device.h"
 
 namespace tessera::golden {
 
@@ -109,7 +111,8 @@ inline void expect_like_one_device(const Row& row, std::shared_ptr<const ImageSo
                              .optimizer = {.lr = row.lr, .clip_norm = row.clip_norm},
                              .seed = 3,
                              .dtype = at::kDouble,
-                             .recompute = row.recompute};
+                             .recompute = row.recompute,
+                             .device = test::device()};
   const Shape& image = graph.nodes().front().shape;
   const auto classes = static_cast<int>(graph.shape(graph.logits()).channels);
   if (!images)
@@ -122,6 +125,7 @@ inline void expect_like_one_device(const Row& row, std::shared_ptr<const ImageSo
                          .mask_classes = graph.label_kind() == LabelKind::pixel ? classes : 0});
   Verification result;
   test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    use_device(options.device, world.rank().value);
     const Verification mine = verify(graph, plan, options, images, &world);
     if (world.rank() == Rank{0}) result = mine;
   });

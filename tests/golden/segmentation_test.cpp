@@ -44,6 +44,11 @@ std::vector<Row> tiles() {
                   .model = unet(33, 29, "bilinear"),
                   .plan = grid("2x2"),
                   .recompute = Recompute::none});
+  for (const auto& kind : kinds)
+    rows.push_back({.name = concat(kind, "_blocks_recomputed"),
+                    .model = unet(33, 29, kind),
+                    .plan = grid("2x2"),
+                    .recompute = Recompute::block});
   rows.push_back({.name = "clipped", .model = unet(33, 29), .plan = grid("2x2"), .clip_norm = 0.1});
   return rows;
 }

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "support/compare.h"
+#include "support/device.h"
 #include "support/torch_models.h"
 #include "tessera/base/error.h"
 #include "tessera/data/synthetic.h"
@@ -119,7 +120,8 @@ TEST_P(Table, EqualsAutograd) {
                              .learning_rate = row.rate,
                              .seed = 3,
                              .dtype = at::kDouble,
-                             .recompute = row.recompute};
+                             .recompute = row.recompute,
+                             .device = test::device()};
   const auto result =
       verify(graph, make_plan(graph, row.plan), options, images_for(graph, static_cast<int>(row.model.classes)));
   EXPECT_GT(result.compared, 0);
@@ -140,6 +142,9 @@ INSTANTIATE_TEST_SUITE_P(
         Row{.name = "nothing_recomputed_v1", .model = small_v1, .recompute = Recompute::none},
         Row{.name = "nothing_recomputed_v2", .model = small_v2, .recompute = Recompute::none},
         Row{.name = "nothing_recomputed_amoebanet", .model = small_amoeba, .recompute = Recompute::none},
+        Row{.name = "blocks_recomputed_v1", .model = small_v1, .recompute = Recompute::block},
+        Row{.name = "blocks_recomputed_v2", .model = small_v2, .recompute = Recompute::block},
+        Row{.name = "blocks_recomputed_amoebanet", .model = small_amoeba, .recompute = Recompute::block},
         Row{.name = "long_chain", .model = {.name = "resnet_v1", .image = {3, 12, 12}, .classes = 5, .depth = 50}},
         Row{.name = "adam", .model = small_v1, .optimizer = {.name = "adam", .lr = 1e-3, .weight_decay = 0.01}},
         Row{.name = "adamw", .model = small_v1, .optimizer = {.name = "adamw", .lr = 1e-3, .weight_decay = 0.1}},

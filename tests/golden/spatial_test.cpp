@@ -51,6 +51,15 @@ std::vector<Row> rows() {
   // Micros, and nothing made again.
   add({.name = "micros", .model = resnet_v2(33, 29), .plan = {.batch_size = 6, .parts = 3, .grid = "2x2"}});
   add({.name = "nothing_recomputed", .model = resnet_v2(33, 29), .plan = grid("2x2"), .recompute = Recompute::none});
+  add({.name = "blocks_recomputed", .model = resnet_v2(33, 29), .plan = grid("2x2"), .recompute = Recompute::block});
+  add({.name = "blocks_recomputed_fused",
+       .model = resnet18(97, 75),
+       .plan = fused("2x2", 2),
+       .recompute = Recompute::block});
+  add({.name = "blocks_recomputed_amoebanet",
+       .model = amoebanet(97, 130),
+       .plan = grid("1x2", 2),
+       .recompute = Recompute::block});
   add({.name = "clipped", .model = resnet_v1(33, 29), .plan = grid("2x2"), .clip_norm = 0.1});
 
   // Into one rank, into another grid, and back into a finer one.

@@ -120,7 +120,7 @@ Movement Exchange::start_transpose(Communicator& communicator, const at::Tensor&
         movement.arrivals_.push_back({communicator.receive(target, strip.peer, tag), {}, {}});
         continue;
       }
-      const Region staged = dense_region(communicator.buffers().take(target.bytes()), target.dtype, target.sizes);
+      const Region staged = dense_region(communicator.buffers().take_beside(target), target.dtype, target.sizes);
       movement.arrivals_.push_back({communicator.receive(staged, strip.peer, tag), staged, target});
     }
   for (const Strip& strip : receives_)

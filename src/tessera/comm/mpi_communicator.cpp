@@ -213,7 +213,7 @@ class MpiCommunicator final : public Communicator {
   bool by_letters(const Region& region) const {
     return node_->post && all_here_ &&
            region.bytes() * size() <= std::min(longest_collective_bytes, options().max_shared_bytes) &&
-           options().max_shared_bytes > 0 && region.on_host();
+           options().max_shared_bytes > 0;
   }
   Pending send_letter(const Operation& operation, const Region& region) {
     const int to = number_of(operation.peer);

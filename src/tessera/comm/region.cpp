@@ -109,12 +109,6 @@ void add_on_host(const Walk& walk, std::byte* to, const std::byte* from) {
   });
 }
 
-at::Tensor view_of(const Region& region) {
-  return at::from_blob(
-      region.data, region.sizes, region.strides,
-      at::TensorOptions().dtype(region.dtype).device(region.on_host() ? at::Device(at::kCPU) : region.owner.device()));
-}
-
 std::array<std::int64_t, 4> dense_strides(const std::array<std::int64_t, 4>& sizes) {
   return {sizes[1] * sizes[2] * sizes[3], sizes[2] * sizes[3], sizes[3], 1};
 }
@@ -130,6 +124,12 @@ Region shaped_like(Region region, const Region& like) {
 }
 
 }  // namespace
+
+at::Tensor tensor_of(const Region& region) {
+  return at::from_blob(
+      region.data, region.sizes, region.strides,
+      at::TensorOptions().dtype(region.dtype).device(region.on_host() ? at::Device(at::kCPU) : region.owner.device()));
+}
 
 bool Region::dense() const {
   std::int64_t expected = 1;
@@ -192,7 +192,7 @@ void copy_region(const Region& to, const Region& from) {
   }
   if (to.count() == 0) return;
   if (!to.on_host() || !from.on_host() || to.dtype != from.dtype) {
-    view_of(to).copy_(view_of(from));
+    tensor_of(to).copy_(tensor_of(from));
     return;
   }
   copy_on_host(walk_of(to, from), to.data, from.data, to.element_bytes());
@@ -203,7 +203,7 @@ void add_region(const Region& to, const Region& from) {
          to.dtype, " and ", at::IntArrayRef(from.sizes), ' ', from.dtype);
   if (to.count() == 0) return;
   if (!to.on_host() || !from.on_host()) {
-    view_of(to).add_(view_of(from).to(to.owner.device()));
+    tensor_of(to).add_(tensor_of(from).to(to.owner.device()));
     return;
   }
   const Walk walk = walk_of(to, from);
@@ -214,7 +214,7 @@ void add_region(const Region& to, const Region& from) {
 void zero_region(const Region& region) {
   if (region.count() == 0) return;
   if (!region.on_host()) {
-    view_of(region).zero_();
+    tensor_of(region).zero_();
     return;
   }
   const Walk walk = walk_of(region, region);
@@ -223,10 +223,17 @@ void zero_region(const Region& region) {
                [&](std::byte* t, const std::byte*) { std::memset(t, 0, bytes); });
 }
 
-at::Tensor BufferPool::take(std::int64_t bytes) {
+at::Tensor BufferPool::take_beside(const Region& region) {
+  if (region.on_host()) return take(region.bytes());
+  // Torch's allocator for GPUs is such a pool itself.
+  return at::empty({region.bytes()}, region.owner.options().dtype(at::kByte));
+}
+
+at::Tensor BufferPool::take(std::int64_t bytes, bool pinned) {
+  std::vector<at::Tensor>& buffers = pinned ? pinned_ : buffers_;
   constexpr std::int64_t page = 4096;
   at::Tensor* best = nullptr;
-  for (at::Tensor& buffer : buffers_) {
+  for (at::Tensor& buffer : buffers) {
     const std::int64_t size = buffer.numel();
     // A buffer of twice the size is left for the messages that need it.
     if (buffer.use_count() == 1 && bytes <= size && size <= std::max(page, 2 * bytes) &&
@@ -234,14 +241,15 @@ at::Tensor BufferPool::take(std::int64_t bytes) {
       best = &buffer;
   }
   if (best != nullptr) return *best;
-  return buffers_.emplace_back(at::empty({(bytes + page - 1) / page * page}, at::kByte));
+  return buffers.emplace_back(
+      at::empty({(bytes + page - 1) / page * page}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned)));
 }
 
 Wire::Wire(BufferPool& pool, Region user, at::ScalarType travelling_dtype) : wire_(std::move(user)) {
   if (wire_.dense() && wire_.on_host() && wire_.dtype == travelling_dtype) return;
   user_ = std::move(wire_);
   const auto bytes = user_.count() * static_cast<std::int64_t>(c10::elementSize(travelling_dtype));
-  wire_ = dense_region(pool.take(bytes), travelling_dtype, user_.sizes);
+  wire_ = dense_region(pool.take(bytes, !user_.on_host()), travelling_dtype, user_.sizes);
 }
 
 void Wire::pack() const {

@@ -32,6 +32,8 @@ struct Region {
 
 /// All of a tensor. An undefined tensor gives an empty region.
 Region region_of(const at::Tensor& tensor);
+/// The tensor that a region shows; shares the memory, but does not own it.
+at::Tensor tensor_of(const Region& region);
 /// A dense region of the given sizes on memory that `buffer` owns (see BufferPool).
 Region dense_region(const at::Tensor& buffer, at::ScalarType dtype, const std::array<std::int64_t, 4>& sizes);
 /// The same on host memory that no tensor owns.
@@ -48,11 +50,13 @@ void zero_region(const Region& region);
 /// but the pool holds it. Not thread-safe.
 class BufferPool {
  public:
-  /// At least `bytes` of host memory.
-  at::Tensor take(std::int64_t bytes);
+  /// At least `bytes` of host memory; pinned where it is to meet a GPU's.
+  at::Tensor take(std::int64_t bytes, bool pinned = false);
+  /// At least as many bytes as the region has, in memory of the same kind.
+  at::Tensor take_beside(const Region& region);
 
  private:
-  std::vector<at::Tensor> buffers_;
+  std::vector<at::Tensor> buffers_, pinned_;
 };
 
 /// The dense stand-in, in host memory, under which a region travels where memory must be in one piece. It is the region

@@ -1,5 +1,7 @@
 #include "tessera/comm/thread_collective.h"
 
+#include <ATen/ops/maximum.h>
+
 #include <algorithm>
 
 #include "tessera/comm/reduce.h"
@@ -28,6 +30,8 @@ const char* CollectiveCall::name() const {
 std::int64_t Collective::count_items() const {
   switch (call.kind) {
     case CollectiveCall::Kind::all_reduce:
+      // What lies on GPUs is queued there by one of the ranks.
+      if (!posts.front().in.on_host()) return 1;
       return (posts.front().in.count() + elements_per_item - 1) / elements_per_item;
     case CollectiveCall::Kind::broadcast:
     case CollectiveCall::Kind::all_gather:
@@ -63,6 +67,7 @@ void Collective::do_item(std::int64_t item) const {
   switch (call.kind) {
     case CollectiveCall::Kind::all_reduce: {
       const Region& first = posts.front().in;
+      if (!first.on_host()) return reduce_on_gpus();
       const std::int64_t begin = item * elements_per_item, end = std::min(begin + elements_per_item, first.count());
       std::vector<const std::byte*> terms;
       std::vector<std::byte*> results;
@@ -84,6 +89,20 @@ void Collective::do_item(std::int64_t item) const {
     case CollectiveCall::Kind::barrier:
       return;
   }
+}
+
+void Collective::reduce_on_gpus() const {
+  at::Tensor result;
+  for (const Post& post : posts) {
+    const at::Tensor term = tensor_of(post.in);
+    if (!result.defined())
+      result = term.to(term.scalar_type() == at::kBFloat16 ? at::kFloat : term.scalar_type(), false, /*copy=*/true);
+    else if (call.op == Reduce::sum)
+      result.add_(term.to(result.device()));
+    else
+      result = at::maximum(result, term.to(result.options()));
+  }
+  for (const Post& post : posts) tensor_of(post.in).copy_(result);
 }
 
 }  // namespace tessera

@@ -49,6 +49,7 @@ struct Collective {
  private:
   std::int64_t count_items() const;
   void do_item(std::int64_t item) const;
+  void reduce_on_gpus() const;
 
   std::int64_t items_ = 0;  ///< set by the last to arrive
   std::atomic<bool> all_here_ = false;

@@ -191,9 +191,12 @@ class ThreadCommunicator final : public Communicator {
   Pending receive(const Region& into, Rank from, Tag tag) override { return post(into, false, from, tag); }
 
   Pending all_reduce(at::Tensor in_place, Reduce op) override {
-    Wire wire(buffers(), region_of(in_place));
+    const Region region = region_of(in_place);
+    const CollectiveCall call{CollectiveCall::Kind::all_reduce, op, {}, region.bytes()};
+    if (!region.on_host()) return join(call, region, {}, {});
+    Wire wire(buffers(), region);
     wire.pack();
-    return join({CollectiveCall::Kind::all_reduce, op, {}, wire.region().bytes()}, wire.region(), {}, wire);
+    return join(call, wire.region(), {}, wire);
   }
   Pending broadcast(at::Tensor tensor, Rank root) override {
     const Region region = region_of(tensor);

@@ -4,6 +4,9 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "tessera/base/error.h"
 #include "tessera/data/shuffle.h"
@@ -59,6 +62,12 @@ Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& o
   }
   tasks_per_batch_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(positions_.size()));
 
+  if (options.deliver) device_ = options.deliver->device();
+  if (to_gpu()) {
+    const c10::impl::VirtualGuardImpl gpu(device_.type());
+    if (!device_.has_index()) device_ = gpu.getDevice();
+    if (options.workers > 0) upload_stream_ = gpu.getStreamFromGlobalPool(device_);
+  }
   if (options.workers == 0) return;
   slots_.resize(static_cast<std::size_t>(options.prefetch_batches));
   try {
@@ -82,7 +91,38 @@ Loader::~Loader() {
 
 Batch Loader::next() {
   const AddsElapsed timer(waited_seconds_);
-  return workers_.empty() ? read_now(step_++) : wait_for(step_);
+  if (workers_.empty()) return read_now(step_++);
+  Batch batch = wait_for(step_);
+  if (upload_stream_) {
+    // The memory belongs to the stream that filled it; it must not be used again before the reader's stream is through.
+    const c10::Stream reader = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+    for (at::Tensor* tensor : {&batch.images, &batch.labels, &batch.masks})
+      if (tensor->defined()) tensor->record_stream(reader);
+  }
+  return batch;
+}
+
+Batch Loader::delivered(const Batch& batch) const {
+  if (!options_.deliver) return batch;
+  const at::ScalarType dtype = options_.deliver->dtype().toScalarType();
+  Batch out = batch;
+  if (!to_gpu()) {
+    out.images = batch.images.to(dtype);
+    return out;
+  }
+  const c10::DeviceGuard device(device_);
+  const c10::Stream stream =
+      upload_stream_ ? *upload_stream_ : c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  const c10::StreamGuard on_stream(stream);
+  const auto upload = [&](const at::Tensor& t) {
+    return t.defined() ? t.to(device_, t.scalar_type(), /*non_blocking=*/true) : t;
+  };
+  // Rounded on the GPU, which has the time for it.
+  out.images = upload(batch.images).to(dtype);
+  out.labels = upload(batch.labels);
+  out.masks = upload(batch.masks);
+  stream.synchronize();
+  return out;
 }
 
 void Loader::start_at(std::int64_t step) {
@@ -103,14 +143,14 @@ Batch Loader::take_buffers() {
         (!buffer.masks.defined() || only_holder(buffer.masks)))
       return buffer;
   const auto samples = static_cast<std::int64_t>(positions_.size());
-  const at::TensorOptions images = at::TensorOptions().dtype(options_.dtype);
+  const at::TensorOptions images = at::TensorOptions().dtype(options_.dtype).pinned_memory(to_gpu());
   Batch fresh;
   fresh.images = at::empty({samples, source_->image_shape()[0], part_.height().size(), part_.width().size()}, images,
                            at::MemoryFormat::ChannelsLast);
-  fresh.labels = at::empty({samples}, at::TensorOptions().dtype(at::kLong));
+  fresh.labels = at::empty({samples}, images.dtype(at::kLong));
   if (options_.mask_dtype)
-    fresh.masks = at::empty({samples, mask_part_.height().size(), mask_part_.width().size()},
-                            at::TensorOptions().dtype(*options_.mask_dtype));
+    fresh.masks =
+        at::empty({samples, mask_part_.height().size(), mask_part_.width().size()}, images.dtype(*options_.mask_dtype));
   buffers_.push_back(fresh);
   return fresh;
 }
@@ -146,7 +186,7 @@ Batch Loader::read_now(std::int64_t step) {
   Slot slot = begin_batch(step);
   if (slot.error) std::rethrow_exception(slot.error);
   for (std::int64_t sample = 0; sample < tasks_per_batch_; ++sample) read_sample(slot.batch, sample);
-  return std::move(slot.batch);
+  return delivered(slot.batch);
 }
 
 Batch Loader::wait_for(std::int64_t step) {
@@ -189,6 +229,16 @@ void Loader::run_task(std::unique_lock<std::mutex>& lock, Task task) {
     }
   }
   lock.lock();
+  if (slot.samples_left == 1 && !error && !slot.error && options_.deliver) {
+    // This was the last sample: nobody else looks at the slot before it is counted off.
+    lock.unlock();
+    try {
+      slot.batch = delivered(slot.batch);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+  }
   --busy_workers_;
   if (!slot.error) slot.error = error;
   if (--slot.samples_left == 0 || busy_workers_ == 0) consumer_wakes_.notify_all();

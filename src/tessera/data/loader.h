@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include "tessera/data/image_source.h"
 
@@ -30,6 +31,10 @@ struct LoaderOptions {
   bool shuffle = true;
   /// at::kFloat or at::kDouble.
   at::ScalarType dtype = at::kFloat;
+  /// Where batches are handed over, and images in which type; nothing set: as they are read. Workers bring them to a
+  /// GPU ahead of time, through pinned memory. A GPU without a number is the one that is current where the loader is
+  /// made.
+  std::optional<at::TensorOptions> deliver = std::nullopt;
   /// Masks, too: at::kLong or at::kByte. Nothing set: none are read.
   std::optional<at::ScalarType> mask_dtype = std::nullopt;
   /// The rows and columns of the masks, where they are others than those of the images: a rank that reads an image with
@@ -90,6 +95,9 @@ class Loader {
     std::int64_t step, sample;
   };
 
+  bool to_gpu() const { return device_.is_cuda(); }
+  /// The batch where it is wanted; returns when it is there.
+  Batch delivered(const Batch& batch) const;
   Batch take_buffers();
   Slot begin_batch(std::int64_t step);
   void read_sample(const Batch& batch, std::int64_t sample) const;
@@ -102,7 +110,9 @@ class Loader {
   std::shared_ptr<const ImageSource> source_;
   LoaderOptions options_;
   Box part_, mask_part_;
-  std::vector<std::int64_t> positions_;  // of the samples within a batch
+  at::Device device_ = at::kCPU;
+  std::optional<c10::Stream> upload_stream_;  // set where workers upload
+  std::vector<std::int64_t> positions_;       // of the samples within a batch
   std::int64_t tasks_per_batch_;
   double waited_seconds_ = 0;
 

@@ -61,6 +61,8 @@ class ConvKernel final : public Kernel {
     return {channels_last(out), args.out};
   }
 
+  Slab recompute(const ForwardArgs& args) override { return forward(args); }
+
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
     if (const auto w = winograd(args.inputs[0], gradient.box)) {
@@ -169,7 +171,7 @@ class ConvKernel final : public Kernel {
     p.stride = {op_.windows.height.stride, op_.windows.width.stride};
     // oneDNN 2.6 writes past its scratch memory in the weight gradient of these, and the result is wrong. Picking the
     // pixels beforehand is what it would do inside.
-    if (op_.windows.height.kernel == 1 && op_.windows.width.kernel == 1 &&
+    if (p.input.is_cpu() && op_.windows.height.kernel == 1 && op_.windows.width.kernel == 1 &&
         p.stride != std::array<std::int64_t, 2>{1, 1} && p.pad == std::array<std::int64_t, 2>{0, 0}) {
       p.whole = p.input.sizes().vec();
       p.input = channels_last(every_stride(p.input).narrow(2, 0, out.height().size()).narrow(3, 0, out.width().size()));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tessera/base/random.h"
+#include "tessera/ops/gpu.h"
 #include "tessera/ops/kernel.h"
 
 namespace tessera {
@@ -17,6 +18,7 @@ class DropoutKernel final : public Kernel {
     const Slab in = narrowed(args.inputs[0], args.out);
     return args.pass.evaluating ? in : masked(in, args.pass);
   }
+  Slab recompute(const ForwardArgs& args) override { return forward_again(*this, args); }
   // The mask is made again, not kept.
   std::vector<Slab> input_gradients(BackwardArgs& args) override { return {masked(args.gradients[0], args.pass)}; }
   BackwardNeeds needs() const override { return {{false}}; }
@@ -26,6 +28,17 @@ class DropoutKernel final : public Kernel {
     Slab out = empty_slab(in.box, input_.channels, in.data.options());
     const RandomStream random(pass.seed ^ stream_, static_cast<std::uint64_t>(pass.step));
     const double keep = 1.0 - op_.probability;
+    if (in.data.is_cuda()) {
+      gpu::dropout(in.data, input_,
+                   {.key = pass.seed ^ stream_,
+                    .stream = static_cast<std::uint64_t>(pass.step),
+                    .keep = keep,
+                    .first_sample = pass.first_sample + in.box.batch().begin,
+                    .first_row = in.box.height().begin,
+                    .first_column = in.box.width().begin},
+                   out.data);
+      return out;
+    }
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "dropout", [&] {
       const auto from = rows_of<const scalar_t>(in.data);
       const auto to = rows_of<scalar_t>(out.data);

@@ -50,7 +50,11 @@ class LinearKernel final : public Kernel {
   }
   void weight_gradients(BackwardArgs& args) override {
     const at::Tensor gradient = as_matrix(args.gradients[0]);
-    parameters_.gradients[0].addmm_(gradient.t(), as_matrix(args.inputs[0]));
+    // In bfloat16 the product is, and the sum of gradients is not.
+    if (gradient.scalar_type() == parameters_.gradients[0].scalar_type())
+      parameters_.gradients[0].addmm_(gradient.t(), as_matrix(args.inputs[0]));
+    else
+      parameters_.gradients[0].add_(at::mm(gradient.t(), as_matrix(args.inputs[0])));
     if (op_.options.bias) parameters_.gradients[1].add_(gradient.sum(0));
   }
   BackwardNeeds needs() const override { return {{true}}; }
@@ -69,7 +73,7 @@ class CrossEntropyKernel final : public Kernel {
     const at::Tensor logits = as_rows(narrowed(args.inputs[0], args.out)), labels = labels_of(args.pass);
     ensure(labels.size(0) == logits.size(0), "the loss has ", logits.size(0), " rows of logits but ", labels.size(0),
            " labels");
-    const at::Tensor log_probability = at::_log_softmax(logits, 1, false);
+    const at::Tensor log_probability = at::_log_softmax(logits.to(wide_dtype(logits.scalar_type())), 1, false);
     args.saved = {log_probability};
     at::Tensor losses = log_probability.gather(1, labels).neg_();
     if (by_pixel()) losses.masked_fill_(ignored(args.pass), 0);
@@ -81,6 +85,7 @@ class CrossEntropyKernel final : public Kernel {
     if (by_pixel()) gradient = gradient.masked_fill(ignored(args.pass), 0);
     at::Tensor dx = args.saved[0].exp().mul_(gradient);
     dx.scatter_add_(1, labels_of(args.pass), gradient.neg());
+    if (args.pass.options.dtype() == at::kBFloat16) dx = dx.to(at::kBFloat16);
     return {as_plane(dx, args.gradients[0].box)};
   }
   BackwardNeeds needs() const override { return {{false}}; }

@@ -92,6 +92,13 @@ struct BackwardArgs {
   std::function<bool()> meanwhile = {};
 };
 
+/// Kernel::recompute() for kernels whose forward has no other side effect than what it saves.
+template <class K>
+Slab forward_again(K& kernel, const ForwardArgs& args) {
+  Saved scratch;
+  return kernel.forward({args.inputs, args.out, args.owned, args.pass, scratch, args.into});
+}
+
 /// What backward wants to see again.
 struct BackwardNeeds {
   std::vector<bool> inputs;

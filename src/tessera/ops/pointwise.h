@@ -27,10 +27,15 @@ struct PointwiseOptions {
   /// Where backward finds out which outputs ReLU has cut: in the output, or (one term only) in the input.
   bool mask_from_output = false;
   std::int64_t channels = 0;
+  bool on_gpu = false;
 };
 
 inline constexpr std::size_t pointwise_max_terms = 2;
 
 std::unique_ptr<Kernel> make_pointwise_kernel(PointwiseOptions options);
+std::unique_ptr<Kernel> make_gpu_pointwise_kernel(PointwiseOptions options);
+
+/// What a micro's statistics weigh in the running ones at the end of the step, on this rank.
+double statistics_weight(const PointwiseTerm& term, const StatisticsShare& share);
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/gpu.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/vectorize.h"
 
@@ -77,6 +78,11 @@ class MaxPoolKernel final : public Kernel {
     const Slab in = narrowed(args.inputs[0], seen_box(op_.windows, input_, args.out));
     Slab out = args.into.defined() ? args.into : empty_slab(args.out, input_.channels, in.data.options());
     Slab winners = empty_slab(args.out, input_.channels, in.data.options().dtype(at::kByte));
+    args.saved = {winners.data};
+    if (in.data.is_cuda()) {
+      gpu::max_pool(op_.windows, input_, {in.data, in.box}, {out.data, out.box}, winners.data);
+      return out;
+    }
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "max_pool", [&] {
       const auto x = rows_of<const scalar_t>(in.data);
       const auto y = rows_of<scalar_t>(out.data);
@@ -94,13 +100,18 @@ class MaxPoolKernel final : public Kernel {
         });
       });
     });
-    args.saved = {winners.data};
     return out;
   }
+
+  Slab recompute(const ForwardArgs& args) override { return forward_again(*this, args); }
 
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
     Slab dx = empty_slab(seen_box(op_.windows, input_, gradient.box), input_.channels, gradient.data.options());
+    if (dx.data.is_cuda()) {
+      gpu::max_pool_gradient(op_.windows, input_, {dx.data, dx.box}, {gradient.data, gradient.box}, args.saved[0]);
+      return {dx};
+    }
     AT_DISPATCH_FLOATING_TYPES(dx.data.scalar_type(), "max_pool_backward", [&] {
       const auto to = rows_of<scalar_t>(dx.data);
       const auto from = rows_of<const scalar_t>(gradient.data);
@@ -148,6 +159,10 @@ class AvgPoolKernel final : public Kernel {
   Slab forward(const ForwardArgs& args) override {
     const Slab in = narrowed(args.inputs[0], seen_box(op_.windows, input_, args.out));
     Slab out = args.into.defined() ? args.into : empty_slab(args.out, input_.channels, in.data.options());
+    if (in.data.is_cuda()) {
+      gpu::avg_pool(op_.windows, input_, op_.count_include_pad, {in.data, in.box}, {out.data, out.box});
+      return out;
+    }
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "avg_pool", [&] {
       const auto x = rows_of<const scalar_t>(in.data);
       const auto y = rows_of<scalar_t>(out.data);
@@ -166,9 +181,16 @@ class AvgPoolKernel final : public Kernel {
     return out;
   }
 
+  Slab recompute(const ForwardArgs& args) override { return forward_again(*this, args); }
+
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
     Slab dx = empty_slab(seen_box(op_.windows, input_, gradient.box), input_.channels, gradient.data.options());
+    if (dx.data.is_cuda()) {
+      gpu::avg_pool_gradient(op_.windows, input_, op_.count_include_pad, {dx.data, dx.box},
+                             {gradient.data, gradient.box});
+      return {dx};
+    }
     AT_DISPATCH_FLOATING_TYPES(dx.data.scalar_type(), "avg_pool_backward", [&] {
       const auto to = rows_of<scalar_t>(dx.data);
       const auto from = rows_of<const scalar_t>(gradient.data);
@@ -208,13 +230,14 @@ class GlobalAvgPoolKernel final : public Kernel {
  public:
   explicit GlobalAvgPoolKernel(const Shape& input) : input_(input) {}
   Slab forward(const ForwardArgs& args) override {
-    at::Tensor mean = channels_last(narrowed(args.inputs[0], args.owned).data.sum({2, 3}, /*keepdim=*/true));
+    const at::Tensor in = narrowed(args.inputs[0], args.owned).data;
+    at::Tensor mean = channels_last(in.sum({2, 3}, /*keepdim=*/true, wide_dtype(in.scalar_type())));
     mean.div_(input_.height * input_.width);
     if (Communicator* group = args.pass.groups.tiles) {
       const Meter::Timed timed(args.pass.groups.meter, Part::norms);
       group->all_reduce(mean).wait();
     }
-    return {args.out.empty() ? at::Tensor() : mean, args.out};
+    return {args.out.empty() ? at::Tensor() : mean.to(in.scalar_type()), args.out};
   }
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     Slab dx = empty_slab(args.owned, input_.channels, args.pass.options);

@@ -15,6 +15,9 @@ struct Slab {
   bool defined() const { return data.defined(); }
 };
 
+/// What numbers of this type are added up in, and parameters of a network in it are kept in.
+inline at::ScalarType wide_dtype(at::ScalarType dtype) { return dtype == at::kBFloat16 ? at::kFloat : dtype; }
+
 /// Memory for a box of a value with this many channels; not initialised.
 Slab empty_slab(const Box& box, std::int64_t channels, const at::TensorOptions& options);
 /// The part of a slab that covers `box`, which must lie inside; shares the data.

@@ -52,6 +52,8 @@ class ConvTransposeKernel final : public Kernel {
     return out;
   }
 
+  Slab recompute(const ForwardArgs& args) override { return forward(args); }
+
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Box pixels = pixels_of(args.gradients[0].box);
     const at::Tensor dx = at::mm(gradient_rows(args.gradients[0]), weights().t());
@@ -115,6 +117,8 @@ class UpsampleKernel final : public Kernel {
         at::upsample_bilinear2d(narrowed(args.inputs[0], pixels).data, sizes(whole), /*align_corners=*/false);
     return {channels_last(narrowed({plane, whole}, args.out).data), args.out};
   }
+
+  Slab recompute(const ForwardArgs& args) override { return forward(args); }
 
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];

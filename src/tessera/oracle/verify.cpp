@@ -13,7 +13,7 @@ namespace {
 
 // ‖ours - theirs‖ / ‖theirs‖, or over `floor` if that is larger.
 double relative(const at::Tensor& ours, const at::Tensor& theirs, double floor = 0) {
-  const at::Tensor a = ours.to(at::kDouble), b = theirs.to(at::kDouble);
+  const at::Tensor a = ours.cpu().to(at::kDouble), b = theirs.cpu().to(at::kDouble);
   const double difference = (a - b).norm().item<double>(), scale = b.norm().item<double>();
   if (!std::isfinite(difference) || !std::isfinite(scale)) return std::numeric_limits<double>::infinity();
   const double divisor = std::max(scale, floor);
@@ -34,11 +34,13 @@ class AutogradReference final : public Reference {
   AutogradReference(const Graph& graph, const Plan& plan, const TrainOptions& options,
                     const std::shared_ptr<const ImageSource>& images)
       : plan_(plan),
-        oracle_(graph, Parameters(graph, 0, static_cast<int>(graph.nodes().size()), options.dtype, options.seed),
+        oracle_(graph,
+                Parameters(graph, 0, static_cast<int>(graph.nodes().size()), options.activations(), options.seed),
                 options),
         batches_(images, {.batch_size = plan.batch_size,
                           .seed = options.seed,
                           .dtype = options.dtype,
+                          .deliver = options.activations(),
                           .mask_dtype = mask_dtype(graph)}) {}
   double step() override {
     const Batch batch = batches_.next();
@@ -138,13 +140,13 @@ class Comparison {
   }
 
   static std::int64_t hash_of(const at::Tensor& tensor) {
-    const at::Tensor dense = tensor.contiguous();
+    const at::Tensor dense = tensor.cpu().contiguous();
     const std::string_view bytes(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
     return static_cast<std::int64_t>(std::hash<std::string_view>{}(bytes) >> 2);
   }
 
   at::Tensor shared(const at::Tensor& mine, const std::vector<std::int64_t>& sizes, at::ScalarType dtype) const {
-    at::Tensor out = mine.defined() ? mine.to(dtype).contiguous() : torch::empty(sizes, dtype);
+    at::Tensor out = mine.defined() ? mine.cpu().to(dtype).contiguous() : torch::empty(sizes, dtype);
     if (world_) world_->broadcast(out, Rank{0}).wait();
     return out;
   }

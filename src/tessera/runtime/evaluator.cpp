@@ -64,6 +64,7 @@ Evaluator::Evaluator(const Graph& graph, const Plan& plan, const Parameters& par
                      const EvaluatorOptions& options, std::shared_ptr<const ImageSource> images, Communicator* world)
     : graph_(graph),
       plan_(plan),
+      parameters_(parameters),
       options_(options),
       images_(std::move(images)),
       world_(world),
@@ -100,9 +101,9 @@ Evaluation Evaluator::run_masks(const TakeMask& take) {
     run_micros(batch, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor& labels) {
       const at::Tensor predicted = answer.logits.data.argmax(1), known = labels.ne(ignored_label);
       const at::Tensor pairs = labels.to(at::kLong).mul_(k).add_(predicted).masked_select(known);
-      counts.add_(pairs.bincount({}, k * k));
-      losses.add_(answer.losses.data.sum(at::kDouble));
-      if (take) masks[samples.begin] = predicted.to(at::kByte);
+      counts.add_(pairs.bincount({}, k * k).cpu());
+      losses.add_(answer.losses.data.sum(at::kDouble).cpu());
+      if (take) masks[samples.begin] = predicted.to(at::kByte).cpu();
     });
     // All ranks meet here, so none runs ahead by more than a batch.
     if (world_) {
@@ -133,7 +134,8 @@ std::unique_ptr<Loader> Evaluator::make_loader() const {
   LoaderOptions options{.batch_size = batch(),
                         .part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box,
                         .shuffle = false,
-                        .dtype = options_.dtype,
+                        .dtype = wide_dtype(options_.dtype),
+                        .deliver = options_.activations(),
                         .workers = options_.loader_workers};
   (*options.part)[Axis::batch] = {0, 0};
   if (!labelled.empty() && images_->mask_classes() > 0) {
@@ -147,6 +149,7 @@ std::unique_ptr<Loader> Evaluator::make_loader() const {
 void Evaluator::for_each_batch(const RunBatch& run_batch) {
   // Kernels are called below autograd: it has nothing to record here.
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  parameters_.refresh();
   const auto loader = make_loader();
   for (std::int64_t first = 0; first < images_->size(); first += batch()) {
     Batch next;
@@ -164,7 +167,7 @@ void Evaluator::run_micros(const Batch& batch, std::int64_t first, std::int64_t 
   const auto actions =
       make_forward_schedule(plan_, micros)[static_cast<std::size_t>(rank_ % plan_.ranks_per_replica())];
   std::vector<MicroState> states(actions.size());
-  const auto options = at::TensorOptions().dtype(options_.dtype);
+  const at::TensorOptions options = options_.activations();
   for (std::size_t i = 0; i < actions.size(); ++i) {
     // The receives of the next action are posted before this one starts, so that its messages need not wait for it.
     if (i + 1 < actions.size()) executor_->expect_values(states[i + 1], actions[i + 1].micro, options);
@@ -241,7 +244,7 @@ Interval Evaluator::samples_of(int micro) const {
 PassInfo Evaluator::pass_of(Interval samples, const at::Tensor& labels) {
   return {.labels = labels,
           .first_sample = samples.begin,
-          .options = at::TensorOptions().dtype(options_.dtype),
+          .options = options_.activations(),
           .groups = {&meter_, nullptr, tile_group_.get()},
           .evaluating = true};
 }
@@ -251,14 +254,15 @@ PassInfo Evaluator::pass_of(Interval samples, const at::Tensor& labels) {
 at::Tensor Evaluator::labels_of(Interval samples, std::int64_t first) const {
   if (label_kind() == LabelKind::pixel) {
     const Box box = executor_->loss_box();
-    return at::full({samples.size(), box.height().size(), box.width().size()}, ignored_label, at::kByte);
+    return at::full({samples.size(), box.height().size(), box.width().size()}, ignored_label,
+                    options_.activations().dtype(at::kByte));
   }
   at::Tensor labels = at::zeros({samples.size()}, at::kLong);
   std::int64_t* to = labels.data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < samples.size(); ++i)
     if (const std::int64_t image = first + samples.begin + i; image < images_->size())
       to[i] = std::max<std::int64_t>(0, images_->label(image));
-  return labels;
+  return labels.to(options_.device);
 }
 
 }  // namespace tessera

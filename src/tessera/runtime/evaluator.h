@@ -24,8 +24,10 @@
 namespace tessera {
 
 struct EvaluatorOptions {
-  at::ScalarType dtype = at::kFloat;
+  at::ScalarType dtype = at::kFloat;  ///< of activations, as the parameters were made for
   int loader_workers = 1;
+  at::DeviceType device = at::kCPU;  ///< where the parameters are
+  at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }
 };
 
 /// What the network says of consecutive images of the data set.
@@ -100,6 +102,7 @@ class Evaluator {
 
   const Graph& graph_;
   const Plan plan_;
+  const Parameters& parameters_;
   const EvaluatorOptions options_;
   const std::shared_ptr<const ImageSource> images_;
   Communicator* const world_;

@@ -1,6 +1,7 @@
 #include "tessera/runtime/executor.h"
 
 #include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 
@@ -141,16 +142,28 @@ void Executor::expect_values(MicroState& state, int micro, const at::TensorOptio
   }
 }
 
-double Executor::forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass) {
+at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass) {
   let_go_of_sent();
   expect_values(state, micro, pass.options);
   state.pass = std::move(pass);
   if (images.defined() && !image_box().empty())
     make_framed(state, 0, [&](const Slab&) { return Slab{images, image_box()}; });
-  for (std::size_t s = 0; s < program_.steps.size(); ++s) forward_step(state, s);
+  for (std::size_t s = 0; s < program_.steps.size(); ++s) named(s, [&] { forward_step(state, s); });
   while (!state.arriving.empty()) settle(state, state.arriving.begin()->first);
-  if (!makes_loss()) return 0;
-  return value(state, program_.steps.back().output).data.sum(at::kDouble).item<double>();
+  if (!makes_loss()) return {};
+  return value(state, program_.steps.back().output).data.sum(at::kDouble);
+}
+
+template <class Work>
+void Executor::named(std::size_t s, const Work& work) const {
+  try {
+    work();
+  } catch (const c10::OutOfMemoryError& error) {
+    const std::string text = error.what_without_backtrace();
+    throw Error(concat("node '", program_.steps[s].name, "': the GPU is out of memory; use --recompute block, more ",
+                       "tiles (--num-spatial-parts), stages (--split-size) or --parts, or a smaller --image-size. ",
+                       text.substr(0, text.find(" See documentation"))));
+  }
 }
 
 void Executor::forward_step(MicroState& state, std::size_t s) {
@@ -257,7 +270,8 @@ void Executor::expect_gradients(MicroState& state) {
   for (const auto& [v, link] : departures_) {
     if (boxes(v).owned.empty()) continue;
     Slab gradient = empty_slab(boxes(v).owned, graph_.shape({v}).channels, state.pass.options);
-    Movement movement = link.exchange.start_transpose(*wiring_.pipeline, {}, gradient.data, tag(state, link, true), Into::fresh);
+    Movement movement =
+        link.exchange.start_transpose(*wiring_.pipeline, {}, gradient.data, tag(state, link, true), Into::fresh);
     state.returning.emplace(v, MicroState::Returning{std::move(movement), std::move(gradient)});
   }
 }
@@ -272,7 +286,7 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
                {at::full(losses.data.sizes(), share, losses.data.options()), losses.box});
   }
   for (std::size_t s = program_.steps.size(); s-- > 0;) {
-    backward_step(state, s, defer_weights);
+    named(s, [&] { backward_step(state, s, defer_weights); });
     if (defer_weights) continue;
     if (s == 0)
       while (fill_wait(state)) continue;
@@ -303,7 +317,7 @@ bool Executor::fill_wait(MicroState& state) {
                     .owned = owned_box(step),
                     .pass = state.pass,
                     .saved = none};
-  step.kernel->weight_gradients(args);
+  named(s, [&] { step.kernel->weight_gradients(args); });
   return true;
 }
 
@@ -357,8 +371,8 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
     // memory yet.
     if (step.kernel->has_weights()) {
       const bool waits = wiring_.pipeline != nullptr && (!margins_.empty() || state.pass.groups.norm != nullptr);
-      const bool travels = std::any_of(step.completes.begin(), step.completes.end(),
-                                       [&](int v) { return arrivals_.contains(v); });
+      const bool travels =
+          std::any_of(step.completes.begin(), step.completes.end(), [&](int v) { return arrivals_.contains(v); });
       if (defer_weights || waits || travels)
         state.deferred.push_back({s, inputs, args.gradients});
       else

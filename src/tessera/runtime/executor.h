@@ -62,9 +62,10 @@ class Executor {
   void expect_values(MicroState& state, int micro, const at::TensorOptions& options);
   void expect_gradients(MicroState& state);
 
-  /// Runs the stage on a micro; returns the sum of its samples' losses on this member, 0 where the loss is not made.
-  /// `images` covers image_box(), and is undefined where the stage does not read them.
-  double forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass);
+  /// Runs the stage on a micro; returns the sum of its samples' losses on this member, one double where the losses are:
+  /// looking at it makes the host wait for a GPU. Undefined where the loss is not made. `images` covers image_box(),
+  /// and is undefined where the stage does not read them.
+  at::Tensor forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass);
   /// After a forward() with pass.evaluating, in place of backward(): what the network says of the micro. Frees the
   /// state.
   struct Answer {
@@ -105,6 +106,9 @@ class Executor {
   /// Memory for a value with its margin; zeros where it reaches outside the image.
   Slab new_frame(int v, const at::TensorOptions& options) const;
   void forward_step(MicroState& state, std::size_t s);
+  /// Runs a piece of the step's work; a GPU that is out of memory becomes an error that names the node.
+  template <class Work>
+  void named(std::size_t s, const Work& work) const;
   /// Runs `make(into)` with the memory where the value belongs; puts the value there, all over its frame.
   template <class Make>
   void make_framed(MicroState& state, int v, const Make& make) const;

@@ -14,6 +14,9 @@ constexpr double tensors_at_work = 4;
 // Receives of the next two actions are posted ahead, and what one action sent may still be on its way.
 constexpr double messages_under_way = 2;
 
+// Bytes. Activations may be narrower.
+constexpr double narrowest_parameter = 4;
+
 // Elements of the largest value of a stage, on its largest member.
 double largest_value(const Graph& graph, const std::vector<ValueLayout>& layout) {
   double largest = 0;
@@ -44,17 +47,18 @@ double travelling(const Graph& graph, const Layout& layout, int stage) {
 std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options) {
   const Layout layout = make_layout(graph, plan);
   std::vector<StageCost> costs = stage_costs(plan, graph);
-  std::vector<double> parameters, at_work;
+  std::vector<double> parameters, at_work;  // bytes, elements
+  const double parameter_bytes = std::max(options.element_bytes, narrowest_parameter);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     costs[s].live = kept_elements(graph, stage, layout.stages[s], options.recompute);
     at_work.push_back(tensors_at_work * largest_value(graph, layout.stages[s]) +
                       messages_under_way * travelling(graph, layout, static_cast<int>(s)));
-    double elements = 0;
+    double bytes = 0;
     for (int n = stage.first_node; n < stage.end_node; ++n)
       for (const auto& spec : graph.nodes()[static_cast<std::size_t>(n)].parameters)
-        elements += static_cast<double>(spec.elements()) * (2 + (spec.trainable ? options.states : 0));
-    parameters.push_back(elements);
+        bytes += static_cast<double>(spec.elements()) * (2 + (spec.trainable ? options.states : 0)) * parameter_bytes;
+    parameters.push_back(bytes);
   }
   const Simulation simulation = simulate(plan, make_schedule(plan), costs);
   std::vector<double> bytes;
@@ -70,8 +74,9 @@ std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const
         elements += 2.0 * static_cast<double>(images.held[0].volume() * graph.shape({0}).channels *
                                               plan.micros(place.direction));
     }
-    for (const int s : stages) elements += parameters[static_cast<std::size_t>(s)];
-    bytes.push_back(elements * options.element_bytes);
+    double sum = elements * options.element_bytes;
+    for (const int s : stages) sum += parameters[static_cast<std::size_t>(s)];
+    bytes.push_back(sum);
   }
   return bytes;
 }

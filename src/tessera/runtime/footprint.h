@@ -9,8 +9,8 @@
 namespace tessera {
 
 struct FootprintOptions {
-  double element_bytes = 4;
-  double states = 1;  ///< tensors that the optimizer keeps of each parameter
+  double element_bytes = 4;  ///< of activations; parameters are float32 where these are narrower
+  double states = 1;         ///< tensors that the optimizer keeps of each parameter
   Recompute recompute = Recompute::norm;
 };
 

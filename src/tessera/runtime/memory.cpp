@@ -20,7 +20,7 @@ constexpr std::size_t alignment = 64;
 constexpr std::size_t small_limit = std::size_t{1} << 16;    // below this, malloc does well by itself
 constexpr std::size_t segment_bytes = std::size_t{1} << 26;  // what is mapped at once, at least
 
-thread_local MemoryAccountPtr current_account;
+thread_local MemoryAccountPtr current_account, gpu_account;
 
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
@@ -160,8 +160,12 @@ void MemoryAccount::add(std::int64_t bytes) {
   }
 }
 
-MemoryScope::MemoryScope(MemoryAccountPtr account) : before_(std::exchange(current_account, std::move(account))) {}
-MemoryScope::~MemoryScope() { current_account = std::move(before_); }
+MemoryScope::MemoryScope(MemoryAccountPtr account, c10::DeviceType device)
+    : slot_(device == c10::DeviceType::CPU ? current_account : gpu_account),
+      before_(std::exchange(slot_, std::move(account))) {}
+MemoryScope::~MemoryScope() { slot_ = std::move(before_); }
+
+MemoryAccountPtr current_gpu_account() { return gpu_account; }
 
 void install_cpu_allocator(BlockReuse reuse) {
   allocator().reuse = reuse == BlockReuse::on;

@@ -5,6 +5,8 @@
 // are split, merged with free neighbours, and reused best fit first.
 #pragma once
 
+#include <c10/core/DeviceType.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -27,15 +29,17 @@ class MemoryAccount {
 
 using MemoryAccountPtr = std::shared_ptr<MemoryAccount>;
 
-/// While it lives, tensors made by this thread are charged to the account; they are credited to it whoever frees them.
+/// While it lives, tensors made by this thread in the device's memory are charged to the account; they are credited to
+/// it whoever frees them.
 class MemoryScope {
  public:
-  explicit MemoryScope(MemoryAccountPtr account);
+  explicit MemoryScope(MemoryAccountPtr account, c10::DeviceType device = c10::DeviceType::CPU);
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
  private:
+  MemoryAccountPtr& slot_;
   MemoryAccountPtr before_;
 };
 
@@ -44,6 +48,16 @@ enum class BlockReuse { on, off };
 
 /// Makes torch take CPU memory here, from now on and for the whole process. Calling it again only changes the reuse.
 void install_cpu_allocator(BlockReuse reuse = BlockReuse::on);
+
+/// Makes accounts of GPU memory count, from now on and for the whole process: what torch's allocator hands out, as it
+/// rounds it. Nothing to do where there is no CUDA.
+void count_gpu_memory();
+/// That of the calling thread; null: none.
+MemoryAccountPtr current_gpu_account();
+
+/// What torch has handed out of the current GPU's memory at most since the last reset, to all ranks of the process.
+std::int64_t peak_gpu_bytes();
+void reset_peak_gpu_bytes();
 
 /// Largest resident size of the process so far, as the kernel counts it.
 std::int64_t peak_resident_bytes();

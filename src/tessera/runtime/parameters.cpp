@@ -2,13 +2,14 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/ops/slab.h"
 
 namespace tessera {
 namespace {
@@ -51,8 +52,11 @@ void initialise(const at::Tensor& value, const ParameterSpec& spec, const std::s
 
 }  // namespace
 
-Parameters::Parameters(const Graph& graph, int first_node, int end_node, at::ScalarType dtype, std::uint64_t seed)
+Parameters::Parameters(const Graph& graph, int first_node, int end_node, const at::TensorOptions& computed,
+                       std::uint64_t seed)
     : first_node_(first_node) {
+  const at::ScalarType narrow = computed.dtype().toScalarType(), dtype = wide_dtype(narrow);
+  const at::TensorOptions options = computed.dtype(dtype);
   // Trainable ones first, each kind in the order of the graph.
   std::int64_t trainable = 0, statistics = 0;
   for (int n = first_node; n < end_node; ++n) {
@@ -60,8 +64,12 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, at::Sca
     for (const auto& spec : graph.node({n}).parameters)
       (spec.trainable ? trainable : statistics) += padded(spec.elements());
   }
-  values_ = at::zeros({trainable}, dtype);
-  sums_ = at::zeros({trainable + statistics}, dtype);
+  values_ = at::zeros({trainable}, options);
+  sums_ = at::zeros({trainable + statistics}, options);
+  if (narrow != dtype) narrow_ = at::zeros({trainable}, computed);
+  statistics_ = at::zeros({statistics}, options);
+  counters_ = at::zeros({statistics}, options.dtype(at::kLong));
+  at::Tensor decay = at::ones({statistics}, at::kDouble);
   std::int64_t offset = 0, statistic = trainable;
   for (int n = first_node; n < end_node; ++n) {
     const Node& node = graph.node({n});
@@ -72,11 +80,13 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, at::Sca
       p.sum = view(sums_, at, spec.sizes);
       if (spec.trainable) {
         p.value = view(values_, at, spec.sizes);
+        // Norms compute with what they are kept in.
+        if (narrow_.defined() && !norm) p.narrow = view(narrow_, at, spec.sizes);
       } else {
         // A counter is a whole number, as in torch, and does not decay.
         const bool counter = spec.sizes.empty();
-        p.value = at::empty(spec.sizes, counter ? at::kLong : dtype);
-        p.decay = counter || norm == nullptr ? 1 : 1 - norm->options.momentum;
+        p.value = view(counter ? counters_ : statistics_, at - trainable, spec.sizes);
+        if (!counter && norm) decay.narrow(0, at - trainable, spec.elements()).fill_(1 - norm->options.momentum);
       }
       at += padded(spec.elements());
       initialise(p.value, spec, p.name, seed);
@@ -84,6 +94,12 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, at::Sca
       all_.push_back(std::move(p));
     }
   }
+  decay_ = decay.to(options.device());
+  refresh();
+}
+
+void Parameters::refresh() const {
+  if (narrow_.defined()) narrow_.copy_(values_);
 }
 
 at::Tensor Parameters::part_like(const Parameter& parameter, const at::Tensor& flat) const {
@@ -93,20 +109,16 @@ at::Tensor Parameters::part_like(const Parameter& parameter, const at::Tensor& f
 }
 
 void Parameters::update_statistics(std::int64_t micros) const {
-  for (const auto& p : all_) {
-    if (p.trainable) continue;
-    if (p.value.scalar_type() == at::kLong)
-      p.value.add_(static_cast<std::int64_t>(std::llround(p.sum.item<double>())));
-    else
-      p.value.mul_(std::pow(p.decay, static_cast<double>(micros))).add_(p.sum);
-  }
+  const at::Tensor sums = sums_.narrow(0, values_.size(0), statistics_.size(0));
+  statistics_.mul_(decay_.pow(static_cast<double>(micros)).to(statistics_.scalar_type())).add_(sums);
+  counters_.add_(sums.round().to(at::kLong));
 }
 
 NodeParameters Parameters::of(const Node& node) const {
   NodeParameters out;
   for (const auto& spec : node.parameters) {
     const Parameter& p = at(node.name + "." + spec.suffix);
-    out.values.push_back(p.value);
+    out.values.push_back(p.narrow.defined() ? p.narrow : p.value);
     out.gradients.push_back(p.sum);
   }
   return out;

@@ -18,13 +18,19 @@ struct Parameter {
   at::Tensor value;  ///< torch's shape; convolution weights lie channels-last
   at::Tensor sum;    ///< what a step adds up: the gradient, or a running statistic's new shares
   bool trainable = true;
-  double decay = 1;  ///< of a running statistic, once a micro
+  at::Tensor narrow = {};  ///< what kernels compute with, where that is not the value itself
 };
 
 class Parameters {
  public:
-  /// Of the nodes [first, end). Initialised by name and seed: the same on every rank that holds the node.
-  Parameters(const Graph& graph, int first_node, int end_node, at::ScalarType dtype, std::uint64_t seed);
+  /// Of the nodes [first, end). Initialised by name and seed: the same on every rank that holds the node. `computed`
+  /// says where they lie and what activations are; with bfloat16 activations they are float32, and convolutions and
+  /// linear layers see rounded copies.
+  Parameters(const Graph& graph, int first_node, int end_node, const at::TensorOptions& computed, std::uint64_t seed);
+
+  /// Brings the rounded copies up to date. To be called before a pass.
+  void refresh() const;
+  at::Device device() const { return values_.device(); }
 
   NodeParameters of(const Node& node) const;
   /// In the order of the graph.
@@ -50,6 +56,8 @@ class Parameters {
  private:
   int first_node_ = 0;
   at::Tensor values_, sums_;
+  at::Tensor narrow_;                         // values_ in the type of the activations, if that is another
+  at::Tensor statistics_, counters_, decay_;  // one behind the other, like their sums behind the gradients
   std::vector<Parameter> all_;
   std::vector<std::int64_t> offsets_;  // by node
   std::map<std::string, std::size_t> index_;

@@ -95,8 +95,11 @@ class Grouping {
 std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& parameters, const Draft& draft) {
   const Node& last = graph.node({draft.output});
   if (!draft.pointwise) return make_kernel(graph, last, parameters.of(last));
-  PointwiseOptions options{
-      .terms = {}, .relu = draft.relu, .mask_from_output = draft.mask_from_output, .channels = last.shape.channels};
+  PointwiseOptions options{.terms = {},
+                           .relu = draft.relu,
+                           .mask_from_output = draft.mask_from_output,
+                           .channels = last.shape.channels,
+                           .on_gpu = parameters.device().is_cuda()};
   for (const Node* norm : draft.norms)
     options.terms.push_back(
         norm ? PointwiseTerm{dynamic_cast<const BatchNorm*>(norm->op.get()), parameters.of(*norm), norm->name}
@@ -174,12 +177,54 @@ std::vector<Keep> decide(const Graph& graph, std::vector<Draft>& drafts, Recompu
   return keep;
 }
 
+// Keeps what crosses from one cell to another, and what comes from elsewhere; all else that backward wants is made
+// again from that. In reverse, because what is made again wants its inputs.
+std::vector<Keep> decide_by_blocks(const Graph& graph, std::vector<Draft>& drafts) {
+  const auto consumers = graph.consumers();
+  const auto leaves_cell = [&](int v) {
+    const auto& readers = consumers[static_cast<std::size_t>(v)];
+    return std::any_of(readers.begin(), readers.end(),
+                       [&](int r) { return graph.node({r}).cell != graph.node({v}).cell; });
+  };
+  const auto repeats = [&](const Draft& draft) {
+    const Node& node = graph.node({draft.output});
+    return draft.pointwise || is<Conv>(node) || is<ConvTranspose>(node) || is<Upsample>(node) || is<MaxPool>(node) ||
+           is<AvgPool>(node) || is<Concat>(node) || is<Dropout>(node);
+  };
+  std::vector<bool> wanted(graph.nodes().size());
+  std::vector<Keep> keep(graph.nodes().size(), Keep::dropped);
+  for (auto& draft : drafts) {
+    draft.mask_from_output = draft.relu && draft.inputs.size() > 1;
+    if (draft.mask_from_output) wanted[static_cast<std::size_t>(draft.output)] = true;
+    for (std::size_t i = 0; i < draft.inputs.size(); ++i)
+      if (wants_input(graph, draft, i) || (draft.relu && !draft.mask_from_output))
+        wanted[static_cast<std::size_t>(draft.inputs[i])] = true;
+  }
+  for (auto draft = drafts.rbegin(); draft != drafts.rend(); ++draft) {
+    const auto out = static_cast<std::size_t>(draft->output);
+    if (!wanted[out]) continue;
+    const bool kept = leaves_cell(draft->output) || !repeats(*draft);
+    keep[out] = kept ? Keep::stored : Keep::recomputed;
+    if (kept) continue;
+    for (int v : draft->inputs) wanted[static_cast<std::size_t>(v)] = true;
+  }
+  std::vector<bool> made(graph.nodes().size());
+  for (const auto& draft : drafts) made[static_cast<std::size_t>(draft.output)] = true;
+  for (std::size_t v = 0; v < keep.size(); ++v)
+    if (wanted[v] && !made[v]) keep[v] = Keep::stored;  // the images, and what other stages have made
+  return keep;
+}
+
+std::vector<Keep> kept_by(const Graph& graph, std::vector<Draft>& drafts, Recompute recompute) {
+  return recompute == Recompute::block ? decide_by_blocks(graph, drafts) : decide(graph, drafts, recompute);
+}
+
 }  // namespace
 
 double kept_elements(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout,
                      Recompute recompute) {
   auto drafts = Grouping(graph, stage, layout).run();
-  const auto keep = decide(graph, drafts, recompute);
+  const auto keep = kept_by(graph, drafts, recompute);
   double elements = 0;
   for (std::size_t v = 0; v < keep.size(); ++v)
     if (keep[v] == Keep::stored && layout[v].used())
@@ -191,7 +236,7 @@ Program::Program(const Graph& graph, const Stage& stage, const std::vector<Value
                  const Parameters& parameters, Recompute recompute)
     : producer(graph.nodes().size(), -1) {
   auto drafts = Grouping(graph, stage, layout).run();
-  keep = decide(graph, drafts, recompute);
+  keep = kept_by(graph, drafts, recompute);
   int complete_from = stage.first_node;
   for (auto& draft : drafts) {
     Step step;

@@ -16,7 +16,8 @@ namespace tessera {
 /// What may be thrown away in forward and made again in backward.
 enum class Recompute {
   none,
-  norm,  ///< the outputs of point-wise steps (batch norm, add, ReLU) whose inputs are kept anyway
+  norm,   ///< the outputs of point-wise steps (batch norm, add, ReLU) whose inputs are kept anyway
+  block,  ///< whatever only its own cell reads, convolutions too; outputs of cells are kept
 };
 
 /// What becomes of a value after its last use in forward.

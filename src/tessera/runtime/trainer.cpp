@@ -40,7 +40,7 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
     auto copies = group_of(world, mine ? 0 : -1, rank);
     if (!mine) continue;
     const Stage& stage = plan.stages[static_cast<std::size_t>(s)];
-    Parameters parameters(graph, stage.first_node, stage.end_node, options.dtype, options.seed);
+    Parameters parameters(graph, stage.first_node, stage.end_node, options.activations(), options.seed);
     Optimizer optimizer(options.optimizer, parameters.flat_values(), parameters.flat_gradients());
     auto sync = std::make_unique<GradientSync>(parameters.flat_sums(), std::move(copies), plan.grad_sync, node);
     held_.push_back(std::make_unique<Held>(Held{s, std::move(parameters), std::move(optimizer), std::move(sync)}));
@@ -68,7 +68,8 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
     LoaderOptions loader{.batch_size = plan_.global_batch(),
                          .part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box,
                          .seed = options_.seed,
-                         .dtype = options_.dtype,
+                         .dtype = wide_dtype(options_.dtype),
+                         .deliver = options_.activations(),
                          .workers = options_.loader_workers};
     (*loader.part)[Axis::batch] = {0, 0};
     if (!labelled.empty() && graph_.label_kind() == LabelKind::pixel) {
@@ -100,13 +101,16 @@ StepReport Trainer::step() {
     report.epoch = w.batch.epoch;
   }
   loss_terms_ = count_loss_terms();
-  for (const auto& held : held_) held->parameters.flat_sums().zero_();
+  for (const auto& held : held_) {
+    held->parameters.flat_sums().zero_();
+    held->parameters.refresh();
+  }
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     const double begin = now_seconds();
     if (actions_[i].kind == Action::Kind::step)
       update(report);
     else
-      run(i, report.loss);
+      run(i);
     if (events_) events_->push_back({actions_[i], step_, begin, now_seconds()});
   }
   ++step_;
@@ -115,7 +119,7 @@ StepReport Trainer::step() {
   return report;
 }
 
-void Trainer::run(std::size_t index, double& loss) {
+void Trainer::run(std::size_t index) {
   const Action& action = actions_[index];
   Worker& w = worker(action);
   MicroState& micro = w.micros[static_cast<std::size_t>(action.micro)];
@@ -125,7 +129,7 @@ void Trainer::run(std::size_t index, double& loss) {
   expect_next(index);
   switch (action.kind) {
     case Action::Kind::forward:
-      loss += forward(w, action.micro);
+      forward(w, action.micro);
       break;
     case Action::Kind::backward:
       w.executor->backward(micro, /*defer_weights=*/false, done);
@@ -149,12 +153,12 @@ void Trainer::expect_next(std::size_t index) {
     if (next.kind == Action::Kind::step || next.kind == Action::Kind::weight_gradient) continue;
     Worker& w = worker(next);
     MicroState& micro = w.micros[static_cast<std::size_t>(next.micro)];
-    w.executor->expect_values(micro, next.micro, at::TensorOptions().dtype(options_.dtype));
+    w.executor->expect_values(micro, next.micro, options_.activations());
     if (next.kind != Action::Kind::forward) w.executor->expect_gradients(micro);
   }
 }
 
-double Trainer::forward(Worker& w, int micro) {
+void Trainer::forward(Worker& w, int micro) {
   const Interval share = plan_.samples_of(w.place);
   const bool solo = plan_.batch_norm == NormScope::local;
   const Stage& stage = plan_.stages[static_cast<std::size_t>(w.place.stage)];
@@ -166,7 +170,7 @@ double Trainer::forward(Worker& w, int micro) {
       .labels = {},
       .first_sample = first,
       .statistics = {.micro = first / (plan_.global_batch() / plan_.global_micros()), .micros = plan_.global_micros()},
-      .options = at::TensorOptions().dtype(options_.dtype),
+      .options = options_.activations(),
       .groups = {&meter_, w.norm_group.get(), w.tile_group.get()}};
   // Ranks that were normalised together have the same statistics: one of them hands them in. Alone, each has its own.
   const bool first_of_replicas = plan_.batch_norm != NormScope::global || replica_ == 0;
@@ -177,8 +181,9 @@ double Trainer::forward(Worker& w, int micro) {
     pass.labels = labels.narrow(0, micro * share.size(), share.size());
     images = w.batch.images.narrow(0, micro * share.size(), share.size());
   }
-  const double losses = w.executor->forward(w.micros[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
-  return loss_terms_ > 0 ? losses / static_cast<double>(loss_terms_) : 0;
+  const at::Tensor losses =
+      w.executor->forward(w.micros[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
+  if (losses.defined()) loss_sum_ = loss_sum_.defined() ? loss_sum_.add(losses) : losses;
 }
 
 // What the loss of this step is a mean of, over all ranks. How many pixels of the masks have a label nobody knows
@@ -197,7 +202,10 @@ void Trainer::update(StepReport& report) {
   {
     const Meter::Timed timed(&meter_, Part::sync);
     for (const auto& held : held_) held->sync->finish();
-    report.loss = reduced(report.loss);
+    const bool any = loss_sum_.defined() && loss_terms_ > 0;
+    const double mine = any ? loss_sum_.item<double>() / static_cast<double>(loss_terms_) : 0;
+    loss_sum_.reset();
+    report.loss = reduced(mine);
   }
   if (!std::isfinite(report.loss))
     throw NumericError(concat("the loss is ", report.loss, " at step ", step_ + 1,

@@ -24,11 +24,13 @@ struct TrainOptions {
   OptimizerOptions optimizer;
   LearningRateOptions learning_rate;
   std::uint64_t seed = 0;
-  at::ScalarType dtype = at::kFloat;
+  at::ScalarType dtype = at::kFloat;  ///< of activations; parameters are float32 where this is bfloat16
 
   // How fast; none of this changes a result.
   Recompute recompute = Recompute::norm;
   int loader_workers = 1;
+  at::DeviceType device = at::kCPU;  ///< a GPU: the one that is current on the rank's thread
+  at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }
 };
 
 struct StepReport {
@@ -110,9 +112,9 @@ class Trainer {
   int rank() const { return world_ ? world_->rank().value : 0; }
   void add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images);
   Worker& worker(const Action& action);
-  void run(std::size_t index, double& loss);
+  void run(std::size_t index);
   void expect_next(std::size_t index);
-  double forward(Worker& worker, int micro);
+  void forward(Worker& worker, int micro);
   std::int64_t count_loss_terms();
   void update(StepReport& report);
   double reduced(double value) const;
@@ -129,6 +131,7 @@ class Trainer {
   std::vector<Worker> workers_;
   std::int64_t step_ = 0;
   std::int64_t loss_terms_ = 0;  ///< of the present step: see PassInfo
+  at::Tensor loss_sum_;          ///< of the step's micros here; undefined: none
   Meter meter_;
   std::vector<TraceEvent>* events_ = nullptr;
 };

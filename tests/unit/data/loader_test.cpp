@@ -57,6 +57,21 @@ std::vector<std::int64_t> labels_of_epoch(Loader& loader) {
   return all;
 }
 
+TEST(Loader, ImagesAreHandedOverInTheTypeThatIsAskedFor) {
+  const auto source = std::make_shared<NumberedImages>(6);
+  for (const int workers : {0, 2}) {
+    Loader narrow(source, {.batch_size = 3, .deliver = at::TensorOptions().dtype(at::kBFloat16), .workers = workers});
+    Loader wide(source, {.batch_size = 3});
+    for (int i = 0; i < 4; ++i) {
+      const Batch a = narrow.next(), b = wide.next();
+      EXPECT_EQ(a.images.scalar_type(), at::kBFloat16);
+      EXPECT_TRUE(a.images.is_contiguous(at::MemoryFormat::ChannelsLast));
+      EXPECT_TRUE(at::equal(a.images, b.images.to(at::kBFloat16)));
+      EXPECT_EQ(labels_of(a), labels_of(b));
+    }
+  }
+}
+
 TEST(Loader, TheSequenceDoesNotDependOnWorkersOrDepth) {
   const auto source = std::make_shared<NumberedImages>(26);
   source->slowness_us = 200;

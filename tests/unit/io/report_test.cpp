@@ -2,27 +2,24 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
+#include "unit/io/scratch.h"
 
 namespace tessera {
 namespace {
 
-namespace fs = std::filesystem;
-
-class Report : public testing::Test {
+// By POSIX calls: see tessera/data/files.h on std::filesystem.
+class Report : public test::ScratchFolder {
  protected:
-  void SetUp() override { fs::create_directories(folder_); }
-  void TearDown() override { fs::remove_all(folder_); }
   nlohmann::json read(const std::string& name) const {
-    std::ifstream in(folder_ / name);
+    std::ifstream in(path(name));
     return nlohmann::json::parse(in);
   }
-  const fs::path folder_ = fs::temp_directory_path() / ("tessera_report_" + std::to_string(getpid()));
+  static bool exists(const std::string& file) { return access(file.c_str(), F_OK) == 0; }
   const Graph graph_ = builtin_models().build({.name = "resnet_v1", .image = {3, 16, 16}, .classes = 3, .depth = 8});
   const Plan plan_ = make_plan(graph_, {.batch_size = 8, .parts = 2});
 };
@@ -31,7 +28,7 @@ TEST_F(Report, HoldsPlanStepsSpeedAndMemory) {
   RunReport report{.command = {"tessera", "train"}, .model = "resnet_v1", .dtype = "float32", .threads = {2}};
   for (int i = 0; i < 5; ++i) report.steps.push_back({.step = i, .loss = 2.0 - i, .seconds = i == 0 ? 100.0 : 0.5});
   report.peak_bytes = {1234};
-  write_report((folder_ / "run.json").string(), report, plan_, graph_);
+  write_report(path("run.json"), report, plan_, graph_);
   const auto json = read("run.json");
   EXPECT_EQ(json["plan"]["micros"], 2);
   EXPECT_EQ(json["plan"]["stages"][0]["ranks"][0], 0);
@@ -42,29 +39,29 @@ TEST_F(Report, HoldsPlanStepsSpeedAndMemory) {
   EXPECT_EQ(json["peak_bytes"][0], 1234);
   for (const char* key : {"tessera", "machine", "command", "peak_resident_bytes"})
     EXPECT_TRUE(json.contains(key)) << key;
-  EXPECT_FALSE(fs::exists(folder_ / "run.json.part"));
+  EXPECT_FALSE(exists(path("run.json.part")));
 }
 
 TEST_F(Report, APlaceThatCannotBeWrittenIsFoundBeforeTheRun) {
-  EXPECT_THROW(check_writable("--json", (folder_ / "no" / "such" / "run.json").string()), UsageError);
-  EXPECT_THROW(check_writable("--json", folder_.string()), UsageError);
-  EXPECT_NO_THROW(check_writable("--json", (folder_ / "run.json").string()));
-  EXPECT_TRUE(fs::is_empty(folder_));
+  EXPECT_THROW(check_writable("--json", path("no/such/run.json")), UsageError);
+  EXPECT_THROW(check_writable("--json", path(".")), UsageError);
+  EXPECT_NO_THROW(check_writable("--json", path("run.json")));
+  EXPECT_FALSE(exists(path("run.json")) || exists(path("run.json.part")));
 }
 
 TEST_F(Report, AFullDiskIsAnErrorAndKeepsTheOldDocument) {
-  if (!fs::exists("/dev/full")) FAIL() << "this system has no /dev/full to test with";
-  const auto path = folder_ / "run.json";
-  std::ofstream(path) << "{}\n";
-  fs::create_symlink("/dev/full", folder_ / "run.json.part");
-  EXPECT_THROW(write_plan(path.string(), plan_, graph_), Error);
+  if (!exists("/dev/full")) FAIL() << "this system has no /dev/full to test with";
+  const std::string file = path("run.json");
+  std::ofstream(file) << "{}\n";
+  ASSERT_EQ(symlink("/dev/full", path("run.json.part").c_str()), 0);
+  EXPECT_THROW(write_plan(file, plan_, graph_), Error);
   EXPECT_EQ(read("run.json"), nlohmann::json::object());
 }
 
 TEST_F(Report, AnInfiniteDifferenceIsStillJson) {
   VerifyReport report{.passed = false, .tolerance = 1e-10, .largest = INFINITY, .compared = 1};
   report.differences.push_back({"loss", 0, INFINITY});
-  write_verification((folder_ / "v.json").string(), report, plan_, graph_);
+  write_verification(path("v.json"), report, plan_, graph_);
   EXPECT_TRUE(read("v.json")["largest"].is_null());
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "support/compare.h"
+#include "support/device.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/runtime/parameters.h"
@@ -47,7 +48,7 @@ class Rig {
 
 Slab random_slab(const Shape& shape, std::int64_t samples) {
   const Box box = shape.box({0, samples});
-  Slab slab = empty_slab(box, shape.channels, at::kDouble);
+  Slab slab = empty_slab(box, shape.channels, test::doubles());
   slab.data.copy_(torch::randn({samples, shape.channels, shape.height, shape.width}, at::kDouble));
   return slab;
 }
@@ -57,7 +58,7 @@ void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& e
   const Node& node = graph.nodes().back();
   SCOPED_TRACE(tessera::concat(node.op->kind(), " ", node.op->describe(), " on ", graph.input_shapes(node)[0], ", ",
                                samples, " samples"));
-  const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), at::kDouble, 7);
+  const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), test::doubles(), 7);
   const auto kernel = make_kernel(graph, node, parameters.of(node));
   const auto shapes = graph.input_shapes(node);
 
@@ -75,7 +76,7 @@ void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& e
   (reference * upstream.data).sum().backward();
 
   PassInfo pass{3, 5, samples, {}};
-  pass.options = at::kDouble;
+  pass.options = test::doubles();
   // First the whole value as one tile, then a random grid of tiles.
   for (const bool whole : {true, false}) {
     SCOPED_TRACE(whole ? "whole" : "in tiles");
@@ -291,7 +292,7 @@ TEST(Kernel, CrossEntropyEqualsAutograd) {
   const Slab logits = random_slab({7, 1, 1}, 5);
   const auto leaf = (logits.data * 30).clone().requires_grad_(true);
   const std::vector<Slab> inputs{{leaf.detach(), logits.box}};
-  const PassInfo pass{0, 0, 5, torch::tensor({0, 6, 3, 3, 1}, at::kLong)};
+  const PassInfo pass{0, 0, 5, torch::tensor({0, 6, 3, 3, 1}, at::kLong).to(test::device())};
   Saved saved;
   const Slab losses =
       kernel->forward({inputs, image_box({0, 5}, {0, 1}, {0, 1}), image_box({0, 5}, {0, 1}, {0, 1}), pass, saved});
@@ -389,7 +390,8 @@ TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
   Graph graph;
   graph.dropout(graph.input({3, 13, 9}), 0.3);
   const auto kernel = make_kernel(graph, graph.nodes().back(), {});
-  const std::vector<Slab> ones{{channels_last(torch::ones({4, 3, 13, 9}, at::kDouble)), Shape{3, 13, 9}.box({0, 4})}};
+  const std::vector<Slab> ones{
+      {channels_last(torch::ones({4, 3, 13, 9}, test::doubles())), Shape{3, 13, 9}.box({0, 4})}};
   const PassInfo pass{11, 2, 4, {}};
   Saved saved;
   const auto mask = kernel->forward({ones, ones[0].box, ones[0].box, pass, saved}).data;

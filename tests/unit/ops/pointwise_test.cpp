@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "support/compare.h"
+#include "support/device.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/pointwise.h"
 #include "tessera/ops/pointwise_loops.h"
@@ -13,22 +14,27 @@ namespace {
 using test::relative_error;
 constexpr double tolerance = 1e-12;
 
+// What rounding to a type leaves of the digits.
+double tolerance_of(at::ScalarType dtype) {
+  return dtype == at::kDouble ? tolerance : dtype == at::kFloat ? 1e-5 : 2e-2;
+}
+
 Slab random_slab(const Shape& shape, std::int64_t samples, at::ScalarType dtype = at::kDouble) {
-  Slab slab = empty_slab(shape.box({0, samples}), shape.channels, dtype);
+  Slab slab = empty_slab(shape.box({0, samples}), shape.channels, test::doubles().dtype(dtype));
   slab.data.copy_(torch::randn({samples, shape.channels, shape.height, shape.width}, at::kDouble) * 2 + 0.5);
   return slab;
 }
 
 // A norm with its own parameters, and autograd's copy of them.
 struct Norm {
-  explicit Norm(std::int64_t channels) {
-    mine.values = {torch::randn({channels}, at::kDouble), torch::randn({channels}, at::kDouble),
-                   torch::randn({channels}, at::kDouble), torch::rand({channels}, at::kDouble),
-                   torch::zeros({}, at::kLong)};
-    mine.gradients = {torch::zeros({channels}, at::kDouble), torch::zeros({channels}, at::kDouble),
-                      torch::zeros({channels}, at::kDouble), torch::zeros({channels}, at::kDouble),
-                      torch::zeros({}, at::kDouble)};
-    for (const auto& v : mine.values) theirs.push_back(v.clone());
+  explicit Norm(std::int64_t channels, at::ScalarType dtype = at::kDouble) {
+    const auto options = test::doubles().dtype(wide_dtype(dtype));
+    mine.values = {torch::randn({channels}, options), torch::randn({channels}, options),
+                   torch::randn({channels}, options), torch::rand({channels}, options),
+                   torch::zeros({}, options.dtype(at::kLong))};
+    for (int i = 0; i < 4; ++i) mine.gradients.push_back(torch::zeros({channels}, options));
+    mine.gradients.push_back(torch::zeros({}, options));
+    for (const auto& v : mine.values) theirs.push_back(v.to(at::kDouble, false, /*copy=*/true));
     theirs[0].requires_grad_(true);
     theirs[1].requires_grad_(true);
   }
@@ -46,40 +52,48 @@ struct Case {
   bool relu = false;
   bool mask_from_output = false;
   int gradient_terms = 1;
+  at::ScalarType dtype = at::kDouble;
 };
+
+const bool on_gpu = test::device() != at::kCPU;
 
 void check(const Case& c, const Shape& shape, std::int64_t samples) {
   SCOPED_TRACE(tessera::concat(c.normed.size(), " terms, first ", c.normed[0] ? "normed" : "plain", ", last ",
                                c.normed.back() ? "normed" : "plain", c.relu ? ", relu" : "",
                                c.mask_from_output ? " by output" : "", ", ", c.gradient_terms, " gradients, ", shape,
-                               " x ", samples));
+                               " x ", samples, ' ', c.dtype));
+  const double allowed = tolerance_of(c.dtype);
   std::vector<Norm> norms;
-  for (std::size_t t = 0; t < c.normed.size(); ++t) norms.emplace_back(shape.channels);
-  PointwiseOptions options{
-      .terms = {}, .relu = c.relu, .mask_from_output = c.mask_from_output, .channels = shape.channels};
+  for (std::size_t t = 0; t < c.normed.size(); ++t) norms.emplace_back(shape.channels, c.dtype);
+  PointwiseOptions options{.terms = {},
+                           .relu = c.relu,
+                           .mask_from_output = c.mask_from_output,
+                           .channels = shape.channels,
+                           .on_gpu = on_gpu};
   std::vector<Slab> inputs;
   std::vector<torch::Tensor> leaves;
   torch::Tensor expected;
   for (std::size_t t = 0; t < c.normed.size(); ++t) {
     options.terms.push_back(c.normed[t] ? PointwiseTerm{&norms[t].op, norms[t].mine, "norm"} : PointwiseTerm{});
-    inputs.push_back(random_slab(shape, samples));
-    leaves.push_back(inputs[t].data.clone(at::MemoryFormat::Contiguous).requires_grad_(true));
+    inputs.push_back(random_slab(shape, samples, c.dtype));
+    leaves.push_back(inputs[t].data.to(at::kDouble, false, true).contiguous().requires_grad_(true));
     const auto term = c.normed[t] ? norms[t].apply(leaves[t]) : leaves[t];
     expected = t == 0 ? term : expected + term;
   }
   if (c.relu) expected = torch::relu(expected);
 
   const auto kernel = make_pointwise_kernel(options);
-  const PassInfo pass{};
+  PassInfo pass{};
+  pass.options = inputs[0].data.options();
   Saved saved;
   const Slab out = kernel->forward({inputs, inputs[0].box, inputs[0].box, pass, saved});
-  EXPECT_LT(relative_error(out.data, expected), tolerance);
+  EXPECT_LT(relative_error(out.data, expected), allowed);
   EXPECT_TRUE(torch::equal(kernel->recompute({inputs, inputs[0].box, inputs[0].box, pass, saved}).data, out.data));
 
   std::vector<Slab> gradients;
   torch::Tensor upstream = torch::zeros_like(expected);
   for (int g = 0; g < c.gradient_terms; ++g) {
-    gradients.push_back(random_slab(shape, samples));
+    gradients.push_back(random_slab(shape, samples, c.dtype));
     upstream = upstream + gradients.back().data;
   }
   expected.backward(upstream);
@@ -87,15 +101,15 @@ void check(const Case& c, const Shape& shape, std::int64_t samples) {
                     pass,   saved};
   const auto dx = kernel->input_gradients(args);
   for (std::size_t t = 0; t < inputs.size(); ++t) {
-    EXPECT_LT(relative_error(dx[t].data, leaves[t].grad()), tolerance) << "term " << t;
+    EXPECT_LT(relative_error(dx[t].data, leaves[t].grad()), allowed) << "term " << t;
     if (!c.normed[t]) continue;
-    EXPECT_LT(relative_error(norms[t].mine.gradients[0], norms[t].theirs[0].grad()), tolerance);
-    EXPECT_LT(relative_error(norms[t].mine.gradients[1], norms[t].theirs[1].grad()), tolerance);
+    EXPECT_LT(relative_error(norms[t].mine.gradients[0], norms[t].theirs[0].grad()), allowed);
+    EXPECT_LT(relative_error(norms[t].mine.gradients[1], norms[t].theirs[1].grad()), allowed);
     // What the only micro of a step adds to statistics that decay once.
     const double decay = 1 - norms[t].op.options.momentum;
     const auto after = [&](std::size_t i) { return norms[t].mine.values[i] * decay + norms[t].mine.gradients[i]; };
-    EXPECT_LT(relative_error(after(2), norms[t].theirs[2]), tolerance) << "running mean";
-    EXPECT_LT(relative_error(after(3), norms[t].theirs[3]), tolerance) << "running variance";
+    EXPECT_LT(relative_error(after(2), norms[t].theirs[2]), allowed) << "running mean";
+    EXPECT_LT(relative_error(after(3), norms[t].theirs[3]), allowed) << "running variance";
     EXPECT_EQ(norms[t].mine.gradients[4].item<double>(), 1);
   }
 }
@@ -117,12 +131,28 @@ TEST(Pointwise, EveryFusionEqualsAutograd) {
     }
 }
 
+// Several widths of memory access, and slabs long enough for every loop of the GPU's kernels.
+TEST(Pointwise, EveryTypeEqualsAutogradOnTheGpu) {
+  if (!on_gpu) GTEST_SKIP() << "TESSERA_TEST_DEVICE is not cuda";
+  torch::manual_seed(7);
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16})
+    for (const Shape& shape : {Shape{3, 31, 29}, Shape{16, 127, 301}, Shape{64, 65, 33}, Shape{2056, 9, 5}})
+      for (int gradients : {1, 2}) {
+        check({{true}, true, false, gradients, dtype}, shape, 2);
+        check({{true, false}, true, true, gradients, dtype}, shape, 2);
+        check({{true, true}, false, false, gradients, dtype}, shape, 1);
+      }
+}
+
 TEST(Pointwise, GradientsThatOthersHoldAreLeftAlone) {
   torch::manual_seed(2);
   const Shape shape{4, 6, 5};
   Norm norm(4);
-  const auto kernel = make_pointwise_kernel(
-      {.terms = {{&norm.op, norm.mine, "norm"}, {}}, .relu = true, .mask_from_output = true, .channels = 4});
+  const auto kernel = make_pointwise_kernel({.terms = {{&norm.op, norm.mine, "norm"}, {}},
+                                             .relu = true,
+                                             .mask_from_output = true,
+                                             .channels = 4,
+                                             .on_gpu = on_gpu});
   const std::vector<Slab> inputs{random_slab(shape, 2), random_slab(shape, 2)};
   const PassInfo pass{};
   Saved saved;
@@ -137,7 +167,8 @@ TEST(Pointwise, GradientsThatOthersHoldAreLeftAlone) {
 
 TEST(Pointwise, ASlabInsideALargerOneIsReadInPlace) {
   torch::manual_seed(3);
-  const Slab large = random_slab({5, 12, 11}, 3);
+  Slab large = random_slab({5, 12, 11}, 3);
+  large.data = large.data.cpu();
   const Slab inside = narrowed(large, image_box({1, 3}, {2, 9}, {3, 8}));
   const auto m = loops::moments(inside.data);
   const auto dense = inside.data.contiguous();
@@ -167,7 +198,7 @@ TEST(Pointwise, NanGoesThroughReluToTheLoss) {
 
 TEST(Pointwise, ANormOverOneNumberIsRefusedWithTheFlagToChange) {
   Norm norm(2);
-  const auto kernel = make_pointwise_kernel({.terms = {{&norm.op, norm.mine, "bn7"}}, .channels = 2});
+  const auto kernel = make_pointwise_kernel({.terms = {{&norm.op, norm.mine, "bn7"}}, .channels = 2, .on_gpu = on_gpu});
   const std::vector<Slab> inputs{random_slab({2, 1, 1}, 1)};
   const PassInfo pass{};
   Saved saved;

@@ -60,7 +60,8 @@ class Member {
                   .first_sample = micro * micro_size,
                   .statistics = {.micro = micro, .micros = micros},
                   .options = at::kDouble};
-    return executor.forward(states[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
+    const at::Tensor losses = executor.forward(states[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
+    return losses.defined() ? losses.item<double>() : 0;
   }
   void backward(int micro, bool defer = false, const Executor::WeightsDone& done = {}) {
     executor.backward(states[static_cast<std::size_t>(micro)], defer, done);

@@ -15,6 +15,7 @@ namespace {
 struct Case {
   std::string name;
   PlanOptions plan;
+  Recompute recompute = Recompute::norm;
 };
 
 class Footprint : public testing::TestWithParam<Case> {};
@@ -23,14 +24,16 @@ TEST_P(Footprint, IsNearTheMeasuredPeakOnEveryRank) {
   install_cpu_allocator();
   const Graph graph = builtin_models().build({.name = "resnet_v2", .image = {3, 96, 96}, .classes = 10, .depth = 29});
   const Plan plan = make_plan(graph, GetParam().plan);
-  const auto predicted = predicted_memory(plan, graph, {.element_bytes = 8});
+  const auto predicted = predicted_memory(plan, graph, {.element_bytes = 8, .recompute = GetParam().recompute});
   const auto images = std::make_shared<SyntheticImages>(
       SyntheticOptions{.classes = 10, .height = 96, .width = 96, .size = 64, .seed = 1});
   std::vector<double> measured(static_cast<std::size_t>(plan.ranks()));
   run_thread_ranks(plan.ranks(), [&](Communicator& world) {
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
-    Trainer trainer(graph, plan, {.steps = 2, .dtype = at::kDouble, .loader_workers = 0}, images, &world);
+    const TrainOptions options{
+        .steps = 2, .dtype = at::kDouble, .recompute = GetParam().recompute, .loader_workers = 0};
+    Trainer trainer(graph, plan, options, images, &world);
     for (int s = 0; s < 2; ++s) trainer.step();
     measured[static_cast<std::size_t>(world.rank().value)] = static_cast<double>(account->peak_bytes());
   });
@@ -43,7 +46,11 @@ TEST_P(Footprint, IsNearTheMeasuredPeakOnEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, Footprint,
-    testing::Values(Case{"one_rank", {.batch_size = 4}}, Case{"tiles", {.batch_size = 4, .grid = "2x2"}},
+    testing::Values(Case{"one_rank", {.batch_size = 4}},
+                    Case{"blocks_recomputed",
+                         {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"},
+                         Recompute::block},
+                    Case{"tiles", {.batch_size = 4, .grid = "2x2"}},
                     Case{"gpipe", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}},
                     Case{"one_f_one_b", {.batch_size = 8, .parts = 4, .split_size = 3}},
                     Case{"gems", {.batch_size = 4, .split_size = 3, .times = 2}},

@@ -69,6 +69,26 @@ TEST(Parameters, OfAStageAreThoseOfTheWhole) {
   }
 }
 
+TEST(Parameters, OfABfloat16NetworkAreFloat32WithRoundedCopies) {
+  const Graph graph = builtin_models().build(tiny);
+  const Parameters p(graph, 0, static_cast<int>(graph.nodes().size()), at::kBFloat16, 1);
+  EXPECT_EQ(p.flat_values().scalar_type(), at::kFloat);
+  EXPECT_EQ(p.flat_gradients().scalar_type(), at::kFloat);
+  for (const auto& node : graph.nodes()) {
+    const NodeParameters seen = p.of(node);
+    for (std::size_t i = 0; i < seen.values.size(); ++i) {
+      const bool norm = node.op->kind() == "batch_norm";
+      if (node.parameters[i].trainable)
+        EXPECT_EQ(seen.values[i].scalar_type(), norm ? at::kFloat : at::kBFloat16) << node.name;
+    }
+  }
+  // The copies follow when they are told to.
+  const Node& conv = graph.nodes()[1];
+  p.flat_values().fill_(0.1);
+  p.refresh();
+  EXPECT_EQ(p.of(conv).values[0].min().item<float>(), at::full({}, 0.1, at::kBFloat16).item<float>());
+}
+
 // d^n old + sum of shares: what n micros in a row leave behind.
 TEST(Parameters, StatisticsDecayOnceAMicro) {
   const Graph graph = builtin_models().build(tiny);

@@ -1,0 +1,263 @@
+#include "tessera/ops/gpu.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <limits>
+
+#include "tessera/base/error.h"
+#include "tessera/graph/operations/windowed.h"
+#include "tessera/ops/gpu_kernels.h"
+#include "tessera/ops/slab.h"
+
+namespace tessera::gpu {
+namespace {
+
+Number number_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return Number::float32;
+    case at::kDouble:
+      return Number::float64;
+    case at::kBFloat16:
+      return Number::bfloat16;
+    default:
+      throw Error(concat("no GPU kernel for numbers of dtype ", dtype));
+  }
+}
+
+void* current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+View view_of(const at::Tensor& t) {
+  if (!t.defined()) return {};
+  const auto channels = t.size(1), width = t.size(3);
+  ensure((channels == 1 || t.stride(1) == 1) && (width == 1 || t.stride(3) == channels), "a tensor of sizes ",
+         t.sizes(), " and strides ", t.strides(), " is not channels-last");
+  return {t.data_ptr(), t.stride(0), t.stride(2)};
+}
+
+bool has_gaps(const at::Tensor& t) {
+  const auto row = t.size(1) * t.size(3);
+  return (t.size(2) != 1 && t.stride(2) != row) || (t.size(0) != 1 && t.stride(0) != t.size(2) * row);
+}
+
+// Whether a thread may take 16 bytes at a time, whichever pixel it is at.
+bool in_groups(const at::Tensor& t, std::int64_t count) {
+  const auto bytes = static_cast<std::uintptr_t>(count * static_cast<std::int64_t>(t.element_size()));
+  const auto whole = [&](std::int64_t dim) { return t.size(dim) == 1 || t.stride(dim) % count == 0; };
+  return t.size(1) % count == 0 && whole(0) && whole(2) && reinterpret_cast<std::uintptr_t>(t.data_ptr()) % bytes == 0;
+}
+
+std::uint32_t small(std::int64_t n) {
+  ensure(0 <= n && n <= std::numeric_limits<std::uint32_t>::max(), n, " positions are too many for a GPU kernel");
+  return static_cast<std::uint32_t>(n);
+}
+
+// What the slabs of a pass have in common; the first is defined.
+template <class... Slabs>
+Field field_of(const at::Tensor& first, const Slabs&... others) {
+  Field f{small(first.size(0)), small(first.size(2)), small(first.size(3)), small(first.size(1)),
+          number_of(first.scalar_type())};
+  small(first.size(0) * first.size(2) * first.size(3));
+  f.dense = f.vector = true;
+  const std::int64_t count = 16 / static_cast<std::int64_t>(first.element_size());
+  const auto look = [&](const at::Tensor& t) {
+    if (!t.defined()) return;
+    ensure(t.sizes() == first.sizes() && t.scalar_type() == first.scalar_type() && t.device() == first.device(),
+           "slabs of one pass differ: ", first.sizes(), ' ', first.scalar_type(), " and ", t.sizes(), ' ',
+           t.scalar_type());
+    f.dense = f.dense && !has_gaps(t);
+    f.vector = f.vector && in_groups(t, count);
+  };
+  look(first);
+  (look(others), ...);
+  return f;
+}
+
+AffineView view_of(const Affine& a) {
+  return {view_of(a.x), a.coefficients.defined() ? a.coefficients.data_ptr() : nullptr};
+}
+
+at::TensorOptions doubles(const at::Tensor& like) { return like.options().dtype(at::kDouble); }
+at::TensorOptions sums(const at::Tensor& like) { return like.options().dtype(wide_dtype(like.scalar_type())); }
+
+WindowSide side_of(const Window& w, std::int64_t image, const Interval& in, const Interval& out) {
+  const auto i = [](std::int64_t n) { return static_cast<int>(n); };
+  return {i(w.kernel), i(w.stride), i(w.pad_begin), i(w.pad_end), i(image),
+          i(in.begin), i(in.end),   i(out.begin),   i(out.end)};
+}
+
+PoolJob pool_job(const Windows& windows, const Shape& image, const PoolSide& in, const PoolSide& out,
+                 const at::Tensor& winners) {
+  PoolJob job;
+  job.samples = small(out.data.size(0));
+  job.channels = small(out.data.size(1));
+  job.number = number_of(out.data.scalar_type());
+  const std::int64_t count = 16 / static_cast<std::int64_t>(out.data.element_size());
+  job.vector =
+      in_groups(in.data, count) && in_groups(out.data, count) && (!winners.defined() || in_groups(winners, count));
+  job.height = side_of(windows.height, image.height, in.box.height(), out.box.height());
+  job.width = side_of(windows.width, image.width, in.box.width(), out.box.width());
+  job.in = view_of(in.data);
+  job.out = view_of(out.data);
+  job.winners = view_of(winners);
+  return job;
+}
+
+}  // namespace
+
+bool built() { return true; }
+
+bool has_bfloat16() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8;
+}
+
+at::Tensor moments(const at::Tensor& x) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const std::int64_t channels = x.size(1);
+  at::Tensor out = at::empty({1 + 2 * channels}, doubles(x));
+  if (x.numel() == 0) return out.zero_();
+  const Field field = field_of(x);
+  const at::Tensor partials = at::empty({reduction_blocks(field), 2, channels}, sums(x));
+  moments(field, view_of(x), partials.data_ptr(), out.data_ptr<double>(), current_stream());
+  return out;
+}
+
+Normed finish_norm(const at::Tensor& all, std::int64_t offset, const Norm& norm) {
+  const c10::cuda::CUDAGuard guard(all.device());
+  const std::int64_t channels = norm.weight.size(0);
+  Normed out{at::empty({3, channels}, norm.weight.options()), at::empty({channels + 1}, all.options())};
+  NormJob job;
+  job.moments = all.data_ptr<double>() + offset;
+  job.ranks = static_cast<int>(all.size(0));
+  job.rank_stride = all.stride(0);
+  job.channels = small(channels);
+  job.epsilon = norm.epsilon;
+  job.weight = norm.weight.data_ptr();
+  job.bias = norm.bias.data_ptr();
+  job.mean_sum = norm.mean_sum.data_ptr();
+  job.variance_sum = norm.variance_sum.data_ptr();
+  job.count_sum = norm.count_sum.data_ptr();
+  job.statistics_weight = norm.statistics_weight;
+  job.share = norm.share;
+  job.coefficients = out.coefficients.data_ptr();
+  job.deviation = out.deviation.data_ptr<double>();
+  finish_norm(number_of(norm.weight.scalar_type()), job, current_stream());
+  return out;
+}
+
+void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
+  if (out.numel() == 0) return;
+  const c10::cuda::CUDAGuard guard(out.device());
+  const AffineView views[2] = {view_of(terms[0]), terms.size() > 1 ? view_of(terms[1]) : AffineView{}};
+  affine_sum(field_of(out, terms.front().x, terms.back().x), views, relu, view_of(out), current_stream());
+}
+
+at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Mask& mask,
+                         const std::vector<const Affine*>& terms, const at::Tensor& g) {
+  ensure(gradients.size() <= 2 && terms.size() <= 2, "no GPU kernel for ", gradients.size(), " gradients and ",
+         terms.size(), " terms");
+  const c10::cuda::CUDAGuard guard(gradients[0].device());
+  const at::Tensor none;
+  const auto count = static_cast<std::int64_t>(terms.size()), channels = gradients[0].size(1);
+  const Field field = field_of(gradients[0], gradients.back(), mask.output, mask.input ? mask.input->x : none,
+                               count > 0 ? terms.front()->x : none, count > 0 ? terms.back()->x : none, g);
+  at::Tensor out = at::empty({count, 2, channels}, doubles(gradients[0]));
+  const at::Tensor partials =
+      at::empty({count > 0 ? reduction_blocks(field) : 0, count, 2, channels}, sums(gradients[0]));
+  GradientSumsJob job;
+  job.gradients[0] = view_of(gradients[0]);
+  if (gradients.size() > 1) job.gradients[1] = view_of(gradients[1]);
+  job.output = view_of(mask.output);
+  job.mask_by_term = mask.input != nullptr;
+  if (mask.input) job.mask = view_of(*mask.input);
+  job.terms = static_cast<int>(count);
+  for (std::size_t t = 0; t < terms.size(); ++t) job.term[t] = view_of(*terms[t]);
+  job.g = view_of(g);
+  job.partials = count > 0 ? partials.data_ptr() : nullptr;
+  job.sums = count > 0 ? out.data_ptr<double>() : nullptr;
+  gradient_sums(field, job, current_stream());
+  return out;
+}
+
+at::Tensor finish_norm_gradient(const at::Tensor& own, const at::Tensor& total, const Normed& normed,
+                                const at::Tensor& weight_gradient, const at::Tensor& bias_gradient) {
+  const c10::cuda::CUDAGuard guard(own.device());
+  at::Tensor out = at::empty_like(normed.coefficients);
+  NormGradientJob job;
+  job.channels = small(normed.coefficients.size(1));
+  job.own = own.data_ptr<double>();
+  job.total = total.data_ptr<double>();
+  job.coefficients = normed.coefficients.data_ptr();
+  job.deviation = normed.deviation.data_ptr<double>();
+  job.weight_gradient = weight_gradient.data_ptr();
+  job.bias_gradient = bias_gradient.data_ptr();
+  job.result = out.data_ptr();
+  finish_norm_gradient(number_of(out.scalar_type()), job, current_stream());
+  return out;
+}
+
+void affine_gradient(const at::Tensor& g, const Affine& term, const at::Tensor& abc, const GradientOptions& options,
+                     const at::Tensor& dx) {
+  if (g.numel() == 0) return;
+  const c10::cuda::CUDAGuard guard(g.device());
+  AffineGradientJob job;
+  job.g = view_of(g);
+  job.term = view_of(term);
+  job.result = abc.data_ptr();
+  job.mask = options.mask;
+  job.statistics = options.statistics;
+  job.addend = view_of(options.addend);
+  job.dx = view_of(dx);
+  affine_gradient(field_of(g, term.x, options.addend, dx), job, current_stream());
+}
+
+void max_pool(const Windows& windows, const Shape& image, const PoolSide& in, const PoolSide& out,
+              const at::Tensor& winners) {
+  const c10::cuda::CUDAGuard guard(out.data.device());
+  max_pool(pool_job(windows, image, in, out, winners), current_stream());
+}
+
+void max_pool_gradient(const Windows& windows, const Shape& image, const PoolSide& in, const PoolSide& out,
+                       const at::Tensor& winners) {
+  const c10::cuda::CUDAGuard guard(in.data.device());
+  max_pool_gradient(pool_job(windows, image, in, out, winners), current_stream());
+}
+
+void avg_pool(const Windows& windows, const Shape& image, bool count_padding, const PoolSide& in, const PoolSide& out) {
+  const c10::cuda::CUDAGuard guard(out.data.device());
+  PoolJob job = pool_job(windows, image, in, out, {});
+  job.count_padding = count_padding;
+  avg_pool(job, current_stream());
+}
+
+void avg_pool_gradient(const Windows& windows, const Shape& image, bool count_padding, const PoolSide& in,
+                       const PoolSide& out) {
+  const c10::cuda::CUDAGuard guard(in.data.device());
+  PoolJob job = pool_job(windows, image, in, out, {});
+  job.count_padding = count_padding;
+  avg_pool_gradient(job, current_stream());
+}
+
+void dropout(const at::Tensor& x, const Shape& image, const DropoutPlace& place, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  DropoutJob job;
+  job.x = view_of(x);
+  job.out = view_of(out);
+  job.keep = place.keep;
+  job.key = place.key;
+  job.stream = place.stream;
+  job.first_sample = place.first_sample;
+  job.first_row = place.first_row;
+  job.first_column = place.first_column;
+  job.image_height = image.height;
+  job.image_width = image.width;
+  dropout(field_of(x, out), job, current_stream());
+}
+
+}  // namespace tessera::gpu

@@ -1,0 +1,85 @@
+// The GPU's passes, in tensors: all on one GPU, queued on the calling thread's current stream. A build without CUDA has
+// no_gpu.cpp in place of gpu.cpp, and then only built() may be called.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "tessera/geometry/box.h"
+
+namespace tessera {
+struct Windows;
+struct Shape;
+}  // namespace tessera
+
+namespace tessera::gpu {
+
+/// Whether this program was built with CUDA.
+bool built();
+/// Whether the calling thread's current GPU computes in bfloat16.
+bool has_bfloat16();
+
+/// Count, means, Σ (x - mean)²: 1 + 2·channels doubles.
+at::Tensor moments(const at::Tensor& x);
+
+struct Norm {
+  double epsilon = 0;
+  at::Tensor weight, bias;
+  at::Tensor mean_sum, variance_sum, count_sum;  ///< added to
+  double statistics_weight = 0, share = 0;
+};
+struct Normed {
+  at::Tensor coefficients;  ///< [3, channels]: mean, scale, shift
+  at::Tensor deviation;     ///< channels + 1 doubles: 1/deviation, count
+};
+/// `moments` is [ranks, ...]; a rank's begin at `offset` of its row.
+Normed finish_norm(const at::Tensor& moments, std::int64_t offset, const Norm& norm);
+
+struct Affine {
+  at::Tensor x;
+  at::Tensor coefficients;  ///< undefined: x as it is
+};
+void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out);
+
+struct Mask {
+  at::Tensor output;
+  const Affine* input = nullptr;
+};
+/// [terms, 2, channels] doubles; `g` is written where it is defined.
+at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Mask& mask,
+                         const std::vector<const Affine*>& terms, const at::Tensor& g);
+
+/// `own` and `total` are [2, channels]. Returns a, b and c of the input's gradient.
+at::Tensor finish_norm_gradient(const at::Tensor& own, const at::Tensor& total, const Normed& normed,
+                                const at::Tensor& weight_gradient, const at::Tensor& bias_gradient);
+
+struct GradientOptions {
+  bool mask = false;
+  bool statistics = true;
+  at::Tensor addend = {};
+};
+void affine_gradient(const at::Tensor& g, const Affine& term, const at::Tensor& abc, const GradientOptions& options,
+                     const at::Tensor& dx);
+
+/// One side of a pool: the slab's data and the box that it covers.
+struct PoolSide {
+  at::Tensor data;
+  Box box;
+};
+void max_pool(const Windows& windows, const Shape& image, const PoolSide& in, const PoolSide& out,
+              const at::Tensor& winners);
+void max_pool_gradient(const Windows& windows, const Shape& image, const PoolSide& in, const PoolSide& out,
+                       const at::Tensor& winners);
+void avg_pool(const Windows& windows, const Shape& image, bool count_padding, const PoolSide& in, const PoolSide& out);
+void avg_pool_gradient(const Windows& windows, const Shape& image, bool count_padding, const PoolSide& in,
+                       const PoolSide& out);
+
+struct DropoutPlace {
+  std::uint64_t key = 0, stream = 0;
+  double keep = 1;
+  std::int64_t first_sample = 0, first_row = 0, first_column = 0;
+};
+void dropout(const at::Tensor& x, const Shape& image, const DropoutPlace& place, const at::Tensor& out);
+
+}  // namespace tessera::gpu

@@ -1,0 +1,134 @@
+// What the GPU is asked to do, in plain pointers: neither torch nor CUDA is needed to read this. gpu.h says it in
+// tensors. Every function queues its work on `stream`, a cudaStream_t, and returns.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::gpu {
+
+enum class Number { float32, float64, bfloat16 };
+
+/// Where the numbers of a slab lie: channels of a pixel and pixels of a row are adjacent, rows may be apart. Null data:
+/// there is no such slab.
+struct View {
+  void* data = nullptr;
+  std::int64_t sample_stride = 0, row_stride = 0;  ///< in numbers
+};
+
+/// What all slabs of a pass have in common.
+struct Field {
+  std::uint32_t samples = 0, rows = 0, width = 0;
+  std::uint32_t channels = 0;
+  Number number = Number::float32;
+  bool dense = false;   ///< no slab has gaps between its rows
+  bool vector = false;  ///< channels come in aligned groups of 16 bytes, in every slab
+  std::uint32_t pixels() const { return samples * rows * width; }
+};
+
+/// Sums run in this many blocks; each leaves its share for a second, short kernel to add up.
+int reduction_blocks(const Field& field);
+
+// Coefficients and sums are float for float32 and bfloat16, double for float64; what is agreed between ranks, and all
+// that follows from it, is double.
+
+/// out = count, then the mean of each channel, then Σ (x - mean)² of each. `partials`: blocks × 2 × channels sums.
+void moments(const Field& field, const View& x, void* partials, double* out, void* stream);
+
+/// What a norm makes of the moments.
+struct NormJob {
+  const double* moments = nullptr;  ///< of `ranks` ranks, `rank_stride` doubles apart, combined in this order
+  int ranks = 1;
+  std::int64_t rank_stride = 0;
+  std::uint32_t channels = 0;
+  double epsilon = 0;
+  const void *weight = nullptr, *bias = nullptr;  ///< by channel, as are all that follow
+  /// What a step adds to the running statistics: `statistics_weight` of the mean and the unbiased variance, `share` of
+  /// a count.
+  void *mean_sum = nullptr, *variance_sum = nullptr, *count_sum = nullptr;
+  double statistics_weight = 0, share = 0;
+  void* coefficients = nullptr;  ///< out: mean, scale = weight/deviation, shift = bias
+  double* deviation = nullptr;   ///< out: 1/deviation of each channel, then the count
+};
+void finish_norm(Number number, const NormJob& job, void* stream);
+
+/// scale·(x - mean) + shift; x as it is where there are no coefficients.
+struct AffineView {
+  View x;
+  const void* coefficients = nullptr;  ///< mean, scale, shift, each by channel
+};
+
+/// out = Σ terms, or the positive part of it; the second term may be missing.
+void affine_sum(const Field& field, const AffineView terms[2], bool relu, const View& out, void* stream);
+
+/// g = mask·Σ gradients, and for each of `terms` terms Σ g and Σ g·(x - mean).
+struct GradientSumsJob {
+  View gradients[2];  ///< the second may be missing
+  View output;        ///< where it is there, g is zero where it is not positive
+  bool mask_by_term = false;
+  AffineView mask;  ///< where mask_by_term, g is zero where this is not positive
+  int terms = 0;
+  AffineView term[2];
+  View g;                    ///< may be missing, and may be one of the gradients
+  void* partials = nullptr;  ///< blocks × terms × 2 × channels sums
+  double* sums = nullptr;    ///< terms × 2 × channels
+};
+void gradient_sums(const Field& field, const GradientSumsJob& job, void* stream);
+
+/// Adds a rank's own sums to the norm's gradients, and makes a, b and c of dx = a·g + b·(x - mean) + c from those of
+/// all that was normalised together.
+struct NormGradientJob {
+  std::uint32_t channels = 0;
+  const double *own = nullptr, *total = nullptr;  ///< 2 × channels
+  const void* coefficients = nullptr;             ///< of the norm
+  const double* deviation = nullptr;
+  void *weight_gradient = nullptr, *bias_gradient = nullptr;
+  void* result = nullptr;  ///< out: a, b, c, each by channel
+};
+void finish_norm_gradient(Number number, const NormGradientJob& job, void* stream);
+
+struct AffineGradientJob {
+  View g;
+  AffineView term;
+  const void* result = nullptr;  ///< a, b, c
+  bool mask = false;             ///< g counts only where the term is positive
+  bool statistics = true;        ///< false: b and c count as zero
+  View addend;                   ///< may be missing
+  View dx;                       ///< may be g or the addend
+};
+void affine_gradient(const Field& field, const AffineGradientJob& job, void* stream);
+
+/// A window along one side; positions count from the start of the whole value.
+struct WindowSide {
+  int kernel = 1, stride = 1, pad = 0, pad_end = 0;
+  int image = 0;                 ///< length of the input's side
+  int in_begin = 0, in_end = 0;  ///< what the input's slab covers
+  int out_begin = 0, out_end = 0;
+};
+struct PoolJob {
+  std::uint32_t samples = 0, channels = 0;
+  Number number = Number::float32;
+  bool vector = false;
+  WindowSide height, width;
+  View in, out;
+  View winners;  ///< max: one byte a number, the tap that won
+  bool count_padding = false;
+};
+/// Of the input's slab everything that falls on the image is seen.
+void max_pool(const PoolJob& job, void* stream);
+void avg_pool(const PoolJob& job, void* stream);
+/// The transposes: `in` is written, `out` is the gradient.
+void max_pool_gradient(const PoolJob& job, void* stream);
+void avg_pool_gradient(const PoolJob& job, void* stream);
+
+/// out = x/keep where the random number of an element's place is below keep, else 0.
+struct DropoutJob {
+  View x, out;
+  double keep = 1;
+  std::uint64_t key = 0, stream = 0;  ///< of the random numbers: see base/random.h
+  // The slab's place in the whole batch.
+  std::int64_t first_sample = 0, first_row = 0, first_column = 0;
+  std::int64_t image_height = 0, image_width = 0;
+};
+void dropout(const Field& field, const DropoutJob& job, void* stream);
+
+}  // namespace tessera::gpu

@@ -1,0 +1,35 @@
+// Stands in for gpu.cpp and the kernels behind it where CUDA was not found.
+#include "tessera/base/error.h"
+#include "tessera/graph/operations/windowed.h"
+#include "tessera/ops/gpu.h"
+
+namespace tessera::gpu {
+namespace {
+
+[[noreturn]] void refuse() { throw Error("this program was built without CUDA"); }
+
+}  // namespace
+
+bool built() { return false; }
+bool has_bfloat16() { return false; }
+at::Tensor moments(const at::Tensor&) { refuse(); }
+Normed finish_norm(const at::Tensor&, std::int64_t, const Norm&) { refuse(); }
+void affine_sum(const std::vector<Affine>&, bool, const at::Tensor&) { refuse(); }
+at::Tensor gradient_sums(const std::vector<at::Tensor>&, const Mask&, const std::vector<const Affine*>&,
+                         const at::Tensor&) {
+  refuse();
+}
+at::Tensor finish_norm_gradient(const at::Tensor&, const at::Tensor&, const Normed&, const at::Tensor&,
+                                const at::Tensor&) {
+  refuse();
+}
+void affine_gradient(const at::Tensor&, const Affine&, const at::Tensor&, const GradientOptions&, const at::Tensor&) {
+  refuse();
+}
+void max_pool(const Windows&, const Shape&, const PoolSide&, const PoolSide&, const at::Tensor&) { refuse(); }
+void max_pool_gradient(const Windows&, const Shape&, const PoolSide&, const PoolSide&, const at::Tensor&) { refuse(); }
+void avg_pool(const Windows&, const Shape&, bool, const PoolSide&, const PoolSide&) { refuse(); }
+void avg_pool_gradient(const Windows&, const Shape&, bool, const PoolSide&, const PoolSide&) { refuse(); }
+void dropout(const at::Tensor&, const Shape&, const DropoutPlace&, const at::Tensor&) { refuse(); }
+
+}  // namespace tessera::gpu
