@@ -14,11 +14,22 @@
 namespace tessera {
 namespace {
 
+// The size at which a plan is verified: the same plan trains the same nodes, and what one device could not hold in
+// float64, or only in minutes, shows nothing that a small image does not. Every tile keeps 64 pixels a side.
+std::string verified_size(const Plan& plan, const Shape& image) {
+  std::int64_t most = 256;
+  for (const auto& stage : plan.stages)
+    most = std::max<std::int64_t>({most, 64 * stage.grid.rows, 64 * stage.grid.columns});
+  return concat(std::min(image.height, most), "x", std::min(image.width, most));
+}
+
 // In float64, so that an inexact plan shows; one step, because it is the same step over and over.
-void verify_first(const Options& options, const ModelRegistry& models, const Launch& launch) {
+void verify_first(const Options& options, const Plan& plan, const ModelRegistry& models, const Launch& launch) {
   Options exact = options;
   exact.dtype = "float64";
   exact.steps = 1;
+  exact.image_size = verified_size(plan, options.model.image);
+  exact.memory_limit.reset();
   const Job job = make_job(exact, models, launch);
   const double tolerance = verify_tolerance(at::kDouble);
   const VerifyReport report = run_verification(exact, job, launch, tolerance);
@@ -26,7 +37,8 @@ void verify_first(const Options& options, const ModelRegistry& models, const Lau
     throw Error(concat("the plan does not train like one device, so there is nothing to time: ",
                        report.differences.front().what, " differs by ", report.largest));
   if (launch.speaks() && !options.quiet) {
-    fmt::print("verified: one step in float64 differs from one device's by {:.1e} at most\n", report.largest);
+    fmt::print("verified: one step in float64 at {} differs from one device's by {:.1e} at most\n", exact.image_size,
+               report.largest);
     std::fflush(stdout);
   }
 }
@@ -60,7 +72,7 @@ void run_bench(Options& options, const std::string& family, const ModelRegistry&
   if (launch.speaks() && !options.quiet)
     fmt::print("bench {}: {} on {}\n{}", family, options.model.name, job.images->describe(),
                plan_table(job.plan, job.graph, element_bytes(options)));
-  if (!options.skip_verification) verify_first(options, models, launch);
+  if (!options.skip_verification) verify_first(options, job.plan, models, launch);
   RunReport report =
       run_training(options, job, launch, {.quiet = true, .every_step = false, .record = !options.trace.empty()});
   if (!launch.speaks()) return;
