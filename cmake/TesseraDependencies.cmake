@@ -45,6 +45,32 @@ if(TESSERA_CUDA AND TARGET torch_cuda)
   endif()
 endif()
 
+# Optional: with NCCL, sums over GPUs of several processes go from GPU to GPU. Torch's packages often carry it.
+option(TESSERA_NCCL "Sum over GPUs with NCCL, where it is installed" ON)
+set(TESSERA_HAS_NCCL OFF)
+set(TESSERA_NCCL_WORDS "no NCCL")
+if(TESSERA_HAS_CUDA AND TESSERA_NCCL)
+  set(places ENV NCCL_ROOT ${TORCH_INSTALL_PREFIX}/../nvidia/nccl ${CUDAToolkit_ROOT_DIR})
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${places} PATH_SUFFIXES include)
+  find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${places} PATH_SUFFIXES lib lib64)
+  if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
+    set(TESSERA_HAS_NCCL ON)
+    set(TESSERA_NCCL_LIBRARY ${NCCL_LIBRARY})
+    set(TESSERA_NCCL_WORDS "NCCL in ${NCCL_LIBRARY}")
+  endif()
+endif()
+
+# Whether the MPI library can be asked if it reads GPU memory; what it answers is for the run.
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_C)
+check_cxx_source_compiles("
+#include <mpi.h>
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+int main() { return MPIX_Query_cuda_support(); }" TESSERA_MPI_KNOWS_GPUS)
+unset(CMAKE_REQUIRED_LIBRARIES)
+
 # Torch's own target carries language flags and CUDA paths; the C++ standard stays ours.
 add_library(tessera_torch INTERFACE)
 # at::parallel_for is a template on OpenMP: without the flag it runs on one thread, silently.
@@ -54,4 +80,4 @@ target_compile_definitions(tessera_torch INTERFACE AT_PER_OPERATOR_HEADERS)
 separate_arguments(TORCH_FLAGS UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 target_compile_options(tessera_torch INTERFACE ${TORCH_FLAGS})
 
-message(STATUS "Tessera: torch ${Torch_VERSION}, MPI ${MPI_C_VERSION}, fmt ${fmt_VERSION}, ${TESSERA_CUDA_WORDS}, ${TESSERA_VIPS_WORDS}, sanitizers '${TESSERA_SANITIZE}'")
+message(STATUS "Tessera: torch ${Torch_VERSION}, MPI ${MPI_C_VERSION}, fmt ${fmt_VERSION}, ${TESSERA_CUDA_WORDS}, ${TESSERA_NCCL_WORDS}, ${TESSERA_VIPS_WORDS}, sanitizers '${TESSERA_SANITIZE}'")

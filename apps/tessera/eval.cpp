@@ -15,9 +15,7 @@
 #include "tessera/io/file.h"
 #include "tessera/io/report.h"
 #include "tessera/io/weights.h"
-#include "tessera/runtime/device.h"
 #include "tessera/runtime/memory.h"
-#include "tessera/runtime/threads.h"
 
 namespace tessera {
 namespace {
@@ -43,12 +41,9 @@ Evaluation evaluate(const Options& options, const Job& job, const Launch& launch
     check_weights("--weights", found, job.graph);
     return found;
   });
-  const int ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   Evaluation result;
-  prepare_gpus(options, /*try_algorithms=*/true);
-  launch.run(job.plan.ranks(), [&](Communicator& world) {
-    use_device(options.train.device, launch.rank_on_machine(world));
-    use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], ranks_in_process);
+  prepare_gpus(options, job.images->size() / job.plan.global_batch());
+  run_ranks(options, job, launch, [&](Communicator& world) {
     const bool first = world.rank() == Rank{0};
     const Stage& stage = job.plan.stages[static_cast<std::size_t>(Evaluator::stage_of(job.plan, world.rank().value))];
     const Parameters parameters(job.graph, stage.first_node, stage.end_node, options.train.activations(),
@@ -65,6 +60,7 @@ Evaluation evaluate(const Options& options, const Job& job, const Launch& launch
 void describe(const Options& options, const Job& job) {
   fmt::print("{} with {} on {}, {}, {} {}\n", options.model.name, options.evaluation.weights, job.images->describe(),
              options.dtype, job.plan.ranks(), job.plan.ranks() == 1 ? "rank" : "ranks");
+  if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
   std::fflush(stdout);
 }
 

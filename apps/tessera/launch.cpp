@@ -5,12 +5,14 @@
 
 #include <cstring>
 
+#include "tessera/comm/nccl_communicator.h"
 #include "tessera/comm/thread_communicator.h"
 
 namespace tessera {
 
 Launch::Launch() {
   if (!MpiSession::started_by_launcher()) return;
+  prepare_for_nccl();
   session_ = std::make_unique<MpiSession>();
   world_ = mpi_world();
 }

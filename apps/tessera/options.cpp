@@ -10,11 +10,11 @@
 #include "launch.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/comm/nccl_communicator.h"
 #include "tessera/data/cifar10.h"
 #include "tessera/data/files.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/data/vips_images.h"
-#include "tessera/ops/gpu.h"
 #include "tessera/runtime/device.h"
 #include "tessera/runtime/footprint.h"
 
@@ -137,26 +137,22 @@ class DataSets {
   std::shared_ptr<const ImageSource> images_, validation_;
 };
 
-void check_device(const Options& o, Problems& problems) {
-  const bool narrow = o.dtype == "bfloat16";
-  if (o.device == "cpu") {
-    problems.check(!narrow, "--dtype bfloat16 is for GPUs; use --device cuda, or --dtype float32");
-    problems.check(!o.tf32, "--tf32 is for GPUs; use --device cuda, or leave it out");
-    return;
-  }
-  if (!gpu::built())
-    problems.add("--device ", o.device, ": this program was built without CUDA; use --device cpu, or build with the ",
-                 "preset cuda (docs/gpu.md)");
-  else if (gpu_count() == 0)
-    problems.add("--device ", o.device, ": no GPU is visible; see nvidia-smi and CUDA_VISIBLE_DEVICES, or use ",
-                 "--device cpu");
-  else if (narrow)
-    problems.check(gpu::has_bfloat16(), "--dtype bfloat16: this GPU does not compute in it (it takes compute ",
-                   "capability 8.0); use --dtype float32");
+DeviceWish device_wish(const Options& o) {
+  return {.cuda = o.device == "cuda", .bfloat16 = o.dtype == "bfloat16", .tf32 = o.tf32, .transport = o.transport};
+}
+
+// "NCCL 2.28.9 for sums, Open MPI v4.1.4 through pinned memory for the rest": how ranks on GPUs talk.
+std::string transport_words(const DeviceFacts& facts, Transport transport) {
+  if (!facts.ranks_are_processes) return "ranks are threads, and messages copies on the GPU";
+  const std::string mpi = concat(mpi_library_version(), mpi_reads_gpu_memory() ? ", which reads GPU memory," : "");
+  const std::string through = mpi_reads_gpu_memory() ? "" : " through pinned memory";
+  if (transport == Transport::mpi) return concat("messages and sums by ", mpi, through);
+  return concat("sums by NCCL ", nccl_version(), ", messages by ", mpi, through);
 }
 
 void check_values(const Options& o, Problems& problems) {
-  check_device(o, problems);
+  problems.check(o.cudnn_search != "on" || o.device == "cuda",
+                 "--cudnn-search on is for GPUs; use --device cuda, or leave it out");
   problems.check(o.train.optimizer.lr >= 0, "--lr ", o.train.optimizer.lr, " must not be negative");
   problems.check(o.train.optimizer.momentum >= 0 && o.train.optimizer.momentum < 1, "--momentum ",
                  o.train.optimizer.momentum, " must be at least 0 and less than 1");
@@ -363,7 +359,19 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
+  command
+      .add_option("--transport", o.transport,
+                  "what sums over GPUs go by: nccl takes processes with a GPU each, auto uses it where that is so")
+      ->check(CLI::IsMember({"auto", "mpi", "nccl"}))
+      ->capture_default_str()
+      ->group(group);
   command.add_flag("--tf32", o.tf32, "float32 products on GPUs may round their factors to 10 bits")->group(group);
+  command
+      .add_option("--cudnn-search", o.cudnn_search,
+                  "try cuDNN's algorithms on the first convolution of each shape; auto: in runs of 100 steps or more")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group(group);
   command
       .add_option("--threads", o.threads,
                   "threads of each rank; by default the cores are shared out to the ranks that work at the same time")
@@ -417,6 +425,10 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   const auto ranks_started = launch.ranks_started();
   const int ranks_on_node = launch.ranks_on_node();
   Problems problems;
+  const DeviceWish wish = device_wish(o);
+  const DeviceFacts facts =
+      device_facts(wish, launch.world(), launch.world() ? launch.rank_on_machine(*launch.world()) : 0);
+  for (const std::string& problem : device_problems(wish, facts)) problems.add(problem);
   check_values(o, problems);
   problems.absorb([&] { check_plan_options(o.plan); });
   o.train.dtype = o.dtype == "float64" ? at::kDouble : o.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
@@ -435,6 +447,8 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
       data.open(job.graph.label_kind() == LabelKind::pixel);
   });
   problems.throw_if_any();
+  job.transport = chosen_transport(wish, facts);
+  if (wish.cuda) job.transport_words = transport_words(facts, job.transport);
 
   job.plan = make_plan(job.graph, o.plan, ranks_started);
   if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();

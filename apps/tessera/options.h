@@ -9,6 +9,7 @@
 #include "tessera/data/image_source.h"
 #include "tessera/models/registry.h"
 #include "tessera/plan/plan.h"
+#include "tessera/runtime/device.h"
 #include "tessera/runtime/trainer.h"
 
 namespace CLI {
@@ -63,7 +64,9 @@ struct Options {
 
   // How it is run and shown.
   std::string device = "cpu";
+  std::string transport = "auto";
   bool tf32 = false;
+  std::string cudnn_search = "auto";
   std::optional<int> threads;
   std::optional<std::uint64_t> memory_limit;
   std::string recompute = "norm";
@@ -97,6 +100,8 @@ struct Job {
   std::shared_ptr<const ImageSource> validation;  ///< for --eval-every
   std::int64_t steps = 0;
   std::vector<int> threads;  ///< by rank
+  Transport transport = Transport::mpi;
+  std::string transport_words;  ///< how ranks on GPUs talk, for the user; empty on CPUs
 };
 
 /// Bytes that each rank of a replica needs, about.

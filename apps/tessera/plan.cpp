@@ -12,6 +12,7 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
   const Job job = make_job(options, models, launch);
   if (!launch.speaks()) return;
   fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
+  if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
   Table memory({"rank", "stages", "memory, estimated"});
   const MemoryNeeds needs = memory_needs(job, options);
   for (std::size_t r = 0; r < needs.size(); ++r) {

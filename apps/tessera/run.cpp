@@ -11,6 +11,7 @@
 #include "progress.h"
 #include "run_log.h"
 #include "tessera/base/text.h"
+#include "tessera/comm/nccl_communicator.h"
 #include "tessera/oracle/verify.h"
 #include "tessera/runtime/device.h"
 #include "tessera/runtime/threads.h"
@@ -67,7 +68,6 @@ std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& min
 
 void train_rank(const Options& options, const Job& job, const RunOptions& run, const Start& start, Communicator& world,
                 RunReport& report) {
-  use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], run.ranks_in_process);
   const auto account = std::make_shared<MemoryAccount>();
   const MemoryScope scope(account, options.train.device);
   const bool speaks = world.rank() == Rank{0};
@@ -129,24 +129,34 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
 
 }  // namespace
 
-void prepare_gpus(const Options& options, bool try_algorithms) {
+void prepare_gpus(const Options& options, std::int64_t passes) {
   if (options.train.device == at::kCPU) return;
-  configure_gpus({options.tf32, try_algorithms});
+  constexpr std::int64_t long_run = 100;
+  const bool search = options.cudnn_search == "on" || (options.cudnn_search == "auto" && passes >= long_run);
+  configure_gpus({options.tf32, search});
   count_gpu_memory();
 }
 
-RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run,
+void run_ranks(const Options& options, const Job& job, const Launch& launch,
+               const std::function<void(Communicator&)>& body) {
+  const int ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
+  launch.run(job.plan.ranks(), [&](Communicator& world) {
+    use_device(options.train.device, launch.rank_on_machine(world));
+    use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], ranks_in_process);
+    if (job.transport == Transport::mpi) return body(world);
+    const auto by_nccl = with_nccl(world);
+    body(*by_nccl);
+  });
+}
+
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, const RunOptions& run,
                        const Start& start) {
-  run.ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   RunReport report;
   report.model = options.model.name;
   report.dtype = options.dtype;
   report.threads = job.threads;
-  prepare_gpus(options, /*try_algorithms=*/true);
-  launch.run(job.plan.ranks(), [&](Communicator& world) {
-    use_device(options.train.device, launch.rank_on_machine(world));
-    train_rank(options, job, run, start, world, report);
-  });
+  prepare_gpus(options, job.steps - start.step);
+  run_ranks(options, job, launch, [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
   return report;
 }
 
@@ -154,11 +164,8 @@ VerifyReport run_verification(const Options& options, const Job& job, const Laun
   require(options.train.dtype != at::kBFloat16,
           "bfloat16 has too few digits to compare; use --dtype float32 or float64");
   Verification result;
-  prepare_gpus(options, /*try_algorithms=*/false);
-  launch.run(job.plan.ranks(), [&](Communicator& world) {
-    use_device(options.train.device, launch.rank_on_machine(world));
-    use_threads(job.threads[static_cast<std::size_t>(world.rank().value)],
-                launch.ranks_are_threads() ? job.plan.ranks() : 1);
+  prepare_gpus(options, /*passes=*/1);
+  run_ranks(options, job, launch, [&](Communicator& world) {
     Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
     if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);
   });

@@ -9,19 +9,23 @@
 namespace tessera {
 
 struct RunOptions {
-  bool quiet = false;        ///< no progress
-  bool every_step = false;   ///< a line for every step
-  bool record = false;       ///< put down every action
-  int ranks_in_process = 1;  ///< filled in by run_training()
+  bool quiet = false;       ///< no progress
+  bool every_step = false;  ///< a line for every step
+  bool record = false;      ///< put down every action
 };
 
-/// Sets up the process for the run's GPUs, before its ranks start. Nothing to do for CPUs. try_algorithms: the first
-/// convolution of each shape takes the time to find its fastest algorithm.
-void prepare_gpus(const Options& options, bool try_algorithms);
+/// Sets up the process for the run's GPUs, before its ranks start. Nothing to do for CPUs. `passes`: how often the
+/// network will run, about. Each rank takes seconds to minutes to try cuDNN's algorithms on all of its convolutions, so
+/// that is for long runs.
+void prepare_gpus(const Options& options, std::int64_t passes);
+
+/// Runs body on every rank of the plan: on the rank's device, with its threads and the job's transport.
+void run_ranks(const Options& options, const Job& job, const Launch& launch,
+               const std::function<void(Communicator&)>& body);
 
 /// Trains on all ranks until job.steps steps are done, from where the run starts. The report is whole on the process
 /// that speaks.
-RunReport run_training(const Options& options, const Job& job, const Launch& launch, RunOptions run,
+RunReport run_training(const Options& options, const Job& job, const Launch& launch, const RunOptions& run,
                        const Start& start = {});
 
 /// Compares the job's plan with the run that is known to be right. Throws Error when they differ.

@@ -20,6 +20,7 @@ void describe(const Options& options, const Job& job, const Start& start) {
              job.plan.ranks(), job.plan.ranks() == 1 ? "rank" : "ranks", threads, threads == "1" ? "thread" : "threads",
              job.plan.global_batch());
   if (options.verbose) fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
+  if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
   fmt::print("{}", start.message);
   std::fflush(stdout);
 }

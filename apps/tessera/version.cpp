@@ -5,6 +5,7 @@
 
 #include "commands.h"
 #include "tessera/comm/mpi_communicator.h"
+#include "tessera/comm/nccl_communicator.h"
 #include "tessera/data/vips_images.h"
 #include "tessera/io/report.h"
 #include "tessera/ops/gpu.h"
@@ -21,10 +22,12 @@ std::string version_text() {
       "MPI        {}\n"
       "libvips    {}\n"
       "CUDA       {}\n"
+      "NCCL       {}\n"
       "sanitizers {}\n",
       build.version, build.commit, build.compiler, TORCH_VERSION, mpi_library_version(),
       has_vips() ? vips_version() : "no: image files cannot be read",
       !gpu::built() ? std::string("no: --device cuda is refused") : fmt::format("yes, {} GPUs visible", gpu_count()),
+      nccl_built() ? nccl_version() : "no: --transport nccl is refused",
       build.sanitizers.empty() ? "none" : build.sanitizers);
 }
 

@@ -36,6 +36,10 @@ expect 2 "4 problems" "--batch-size 10" "--spatial-size" "--num-layers 4" "--lr 
 expect 2 "--device cuda" "--device cpu" -- env CUDA_VISIBLE_DEVICES= "${train[@]}" --device cuda
 expect 2 "--dtype bfloat16" "--device cuda" "--dtype float32" -- "${train[@]}" --dtype bfloat16
 expect 2 "--tf32" "--device cuda" -- "${train[@]}" --tf32
+expect 2 "--transport nccl" "--device cuda" -- "${train[@]}" --transport nccl
+expect 2 "--cudnn-search on" "--device cuda" -- "${train[@]}" --cudnn-search on
+expect 2 "--transport" "pigeon" -- "${train[@]}" --transport pigeon
+expect 0 "step 2/2" -- "${train[@]}" --transport mpi
 # Networks that label pixels, and those that do not.
 unet=("$tessera" train --model unet --num-layers 2 --num-filters 4 --image-size 16 --batch-size 4 --steps 2)
 expect 2 "--upsampling nearest" "bilinear" -- "${unet[@]}" --upsampling nearest
@@ -115,7 +119,7 @@ expect 3 "at step" "--lr" -- "$tessera" train --steps 20 --batch-size 4 --model 
 # No flags at all: help, and no success.
 expect 2 "train" "verify" -- "$tessera"
 expect 0 "Parallelism" "--num-spatial-parts" -- "$tessera" train --help
-expect 0 "libtorch" "MPI" -- "$tessera" --version
+expect 0 "libtorch" "MPI" "NCCL" -- "$tessera" --version
 
 if [ -n "$mpirun" ]; then
   expect 2 "started 3 ranks" "mpirun -np 1" -- "$mpirun" -np 3 "${train[@]}"

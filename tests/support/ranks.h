@@ -1,14 +1,17 @@
 // Runs a test's body on several ranks: on threads, or on the MPI world when the test program was started by mpirun. The
-// same tests are compiled once and run both ways.
+// same tests are compiled once and run both ways. TESSERA_TEST_TRANSPORT=nccl: sums over GPUs go by NCCL.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "tessera/comm/mpi_communicator.h"
+#include "tessera/comm/nccl_communicator.h"
 #include "tessera/comm/thread_communicator.h"
 
 namespace tessera::test {
@@ -21,21 +24,26 @@ class MpiEnvironment : public ::testing::Environment {
  public:
   void SetUp() override {
     if (!MpiSession::started_by_launcher()) return;
+    const char* transport = std::getenv("TESSERA_TEST_TRANSPORT");
+    const bool by_nccl = transport && std::string_view(transport) == "nccl";
+    if (by_nccl) prepare_for_nccl();
     session_ = std::make_unique<MpiSession>();
     world_ = mpi_world(short_timeout);
+    if (by_nccl) nccl_ = with_nccl(*world_);
   }
   void TearDown() override {
+    nccl_.reset();
     world_.reset();
     session_.reset();
   }
   /// Null when ranks are threads.
-  Communicator* world() const { return world_.get(); }
+  Communicator* world() const { return nccl_ ? nccl_.get() : world_.get(); }
 
   static MpiEnvironment& get() { return *registered_; }
 
  private:
   std::unique_ptr<MpiSession> session_;
-  std::unique_ptr<Communicator> world_;
+  std::unique_ptr<Communicator> world_, nccl_;
   static MpiEnvironment* const registered_;
 };
 inline MpiEnvironment* const MpiEnvironment::registered_ =

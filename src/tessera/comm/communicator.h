@@ -104,6 +104,8 @@ class Communicator {
   [[nodiscard]] virtual Pending all_gather(const at::Tensor& mine, at::Tensor into) = 0;
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
+  /// Lets messages under way get on, for who waits for something else. Never waits.
+  virtual void progress() {}
 
   /// A new group of those ranks that gave the same color, numbered by key and then by rank. Null for a negative color.
   /// Called by all ranks; returns when all have called it.

@@ -1,5 +1,6 @@
 #include "tessera/comm/mpi_communicator.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,6 +9,7 @@
 #include <random>
 
 #include "tessera/comm/mpi_request.h"
+#include "tessera/comm/staging.h"
 
 namespace tessera {
 namespace {
@@ -73,6 +75,8 @@ std::shared_ptr<Node> find_node(MPI_Comm world) {
   return node;
 }
 
+/// Of tensors in host memory; of a GPU's only messages in one piece, where the library can read them. staged() sees to
+/// that.
 class MpiCommunicator final : public Communicator {
  public:
   /// Takes ownership of `handle`. Called by all its ranks.
@@ -158,6 +162,11 @@ class MpiCommunicator final : public Communicator {
     check(MPI_Ibarrier(handle_, &request), "MPI_Ibarrier");
     pending({"barrier"}, {}, {request}).wait();
   }
+  void progress() override {
+    int found = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, handle_, &found, MPI_STATUS_IGNORE);
+    if (node_->post) node_->post->all_sent();
+  }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
     barrier();  // so that a rank which does not come is named: MPI_Comm_split has no time-out
@@ -206,7 +215,7 @@ class MpiCommunicator final : public Communicator {
   /// Whether a message between this rank and `peer` goes by the machine's own post; both ends find the same. MPI copies
   /// long ones once where the post copies twice, through memory.
   bool by_post(Rank peer, const Region& region) const {
-    return node_->post && number_of(peer) >= 0 && options().max_shared_bytes > 0 &&
+    return node_->post && number_of(peer) >= 0 && region.on_host() && options().max_shared_bytes > 0 &&
            region.bytes() <= options().max_shared_bytes;
   }
   /// Whether a collective does; all ranks find the same.
@@ -311,7 +320,9 @@ std::unique_ptr<Communicator> mpi_world(CommunicatorOptions options) {
   require(found && *static_cast<int*>(bound) >= Tag::limit - 1, "this MPI library has tags below 2^28");
   MPI_Comm copy = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
-  return MpiCommunicator::owner_of(copy, "world", options, find_node(copy));
+  auto world = MpiCommunicator::owner_of(copy, "world", options, find_node(copy));
+  if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return world;
+  return staged(std::move(world), mpi_reads_gpu_memory() ? MessageMemory::gpu : MessageMemory::pinned);
 }
 
 void run_mpi_ranks(const MpiSession&, const std::function<void(Communicator&)>& body, CommunicatorOptions options) {

@@ -1,4 +1,4 @@
-// Ranks as MPI processes. Only this file's source includes mpi.h.
+// Ranks as MPI processes. No header that others include has mpi.h in it.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,10 @@ class MpiSession {
 /// "Open MPI v4.1.4": which library this is. MPI need not be initialised.
 std::string mpi_library_version();
 
-/// All ranks of the job. Called by all of them.
+/// Whether the library says that it sends from GPU memory and receives into it. MPI must be initialised.
+bool mpi_reads_gpu_memory();
+
+/// All ranks of the job, for tensors on GPUs, too (see staged()). Called by all of them.
 std::unique_ptr<Communicator> mpi_world(CommunicatorOptions options = {});
 
 /// Runs body on this rank of the world. An exception is printed with the rank's number and ends all ranks at once.

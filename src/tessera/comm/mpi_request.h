@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/node_post.h"
+#include "tessera/comm/patience.h"
 #include "tessera/comm/reduce.h"
 
 namespace tessera::mpi {
@@ -28,37 +28,6 @@ struct Node {
   std::vector<int> numbers;        ///< by rank of the world: the number on this machine, or -1
   std::int64_t groups_made = 0;
   int under_way_in_mpi = 0;  ///< operations that MPI must be called for
-};
-
-/// Ranks may outnumber cores. A test that finds nothing yields inside MPI where mpirun saw that, so yielding here as
-/// well is for the other libraries, and seldom. A wait of milliseconds is a wait for computation: sleeping leaves it
-/// the core.
-class Patience {
- public:
-  explicit Patience(std::chrono::duration<double> timeout) : start_(Clock::now()), timeout_(timeout) {}
-
-  /// False when the time is up.
-  bool pause() {
-    if (++tests_ % tests_between_yields != 0) return true;
-    const auto waited = Clock::now() - start_;
-    if (waited > timeout_) return false;
-    if (waited < std::chrono::milliseconds(2)) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(nap_);
-      nap_ = std::min(nap_ * 5 / 4, Nap(500));
-    }
-    return true;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  using Nap = std::chrono::microseconds;
-  Clock::time_point start_;
-  std::chrono::duration<double> timeout_;
-  Nap nap_{20};
-  static constexpr int tests_between_yields = 16;
-  int tests_ = 0;
 };
 
 /// What a request is for, and says when it takes too long.

@@ -246,10 +246,10 @@ at::Tensor BufferPool::take(std::int64_t bytes, bool pinned) {
 }
 
 Wire::Wire(BufferPool& pool, Region user, at::ScalarType travelling_dtype) : wire_(std::move(user)) {
-  if (wire_.dense() && wire_.on_host() && wire_.dtype == travelling_dtype) return;
+  if (wire_.dense() && wire_.dtype == travelling_dtype) return;
   user_ = std::move(wire_);
   const auto bytes = user_.count() * static_cast<std::int64_t>(c10::elementSize(travelling_dtype));
-  wire_ = dense_region(pool.take(bytes, !user_.on_host()), travelling_dtype, user_.sizes);
+  wire_ = dense_region(pool.take(bytes), travelling_dtype, user_.sizes);
 }
 
 void Wire::pack() const {

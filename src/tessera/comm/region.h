@@ -59,8 +59,8 @@ class BufferPool {
   std::vector<at::Tensor> buffers_, pinned_;
 };
 
-/// The dense stand-in, in host memory, under which a region travels where memory must be in one piece. It is the region
-/// itself when that is already so.
+/// The dense stand-in under which a region travels where memory must be in one piece, for tensors in host memory. It is
+/// the region itself when that is already so.
 class Wire {
  public:
   Wire() = default;

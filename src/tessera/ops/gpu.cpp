@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <cstring>
 #include <limits>
 
 #include "tessera/base/error.h"
@@ -115,6 +116,17 @@ bool has_bfloat16() {
   int device = 0, major = 0;
   return cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8;
+}
+
+std::array<std::uint8_t, 16> identity() {
+  std::array<std::uint8_t, 16> bytes{};
+  int device = 0;
+  cudaDeviceProp properties{};
+  const bool known =
+      cudaGetDevice(&device) == cudaSuccess && cudaGetDeviceProperties(&properties, device) == cudaSuccess;
+  ensure(known && sizeof properties.uuid.bytes == bytes.size(), "the GPU does not say which one it is");
+  std::memcpy(bytes.data(), properties.uuid.bytes, bytes.size());
+  return bytes;
 }
 
 at::Tensor moments(const at::Tensor& x) {

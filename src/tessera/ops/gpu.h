@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "tessera/geometry/box.h"
@@ -19,6 +21,8 @@ namespace tessera::gpu {
 bool built();
 /// Whether the calling thread's current GPU computes in bfloat16.
 bool has_bfloat16();
+/// Which GPU of all in the world the current one is: its 16 bytes are its own.
+std::array<std::uint8_t, 16> identity();
 
 /// Count, means, Σ (x - mean)²: 1 + 2·channels doubles.
 at::Tensor moments(const at::Tensor& x);

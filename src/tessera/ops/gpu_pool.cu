@@ -32,7 +32,7 @@ __device__ inline int divisor_along(const WindowSide& w, int out, bool count_pad
   return max(0, taps.end - taps.begin);
 }
 
-/// A pixel of one side of a pool and this thread's channels there.
+/// A pixel of one side of a pool.
 struct Pixel {
   int sample, y, x;  ///< y and x in the whole value
 };
@@ -48,14 +48,41 @@ __device__ inline T* at(const View& view, int sample, int y, int x, std::uint32_
   return data_of<T>(view) + sample * view.sample_stride + y * view.row_stride + std::int64_t{x} * channels + first;
 }
 
+/// Calls visit(pixel, first channel) for this thread's share of the pixels of one side.
+template <int count, class Visit>
+__device__ inline void for_each_pixel(Range rows, Range columns, std::uint32_t pixels, std::uint32_t groups,
+                                      const Visit& visit) {
+  const std::uint32_t group = blockIdx.y * blockDim.x + threadIdx.x;
+  if (group >= groups) return;
+  for (std::uint32_t i = blockIdx.x * blockDim.y + threadIdx.y; i < pixels; i += gridDim.x * blockDim.y)
+    visit(pixel_at(i, rows, columns), group * count);
+}
+template <int count, class Visit>
+__device__ inline void for_each_output(const PoolJob& job, std::uint32_t pixels, std::uint32_t groups,
+                                       const Visit& visit) {
+  for_each_pixel<count>({job.height.out_begin, job.height.out_end}, {job.width.out_begin, job.width.out_end}, pixels,
+                        groups, visit);
+}
+template <int count, class Visit>
+__device__ inline void for_each_input(const PoolJob& job, std::uint32_t pixels, std::uint32_t groups,
+                                      const Visit& visit) {
+  for_each_pixel<count>({job.height.in_begin, job.height.in_end}, {job.width.in_begin, job.width.in_end}, pixels,
+                        groups, visit);
+}
+
+template <class T, int count>
+__device__ inline Pack<T, count> narrowed(const Accumulator<T> (&values)[count]) {
+  Pack<T, count> out;
+#pragma unroll
+  for (int c = 0; c < count; ++c) out.values[c] = narrow<T>(values[c]);
+  return out;
+}
+
 template <class T, int count>
 __global__ void max_pool_kernel(PoolJob job, std::uint32_t pixels, std::uint32_t groups) {
   using A = Accumulator<T>;
-  const std::uint32_t group = blockIdx.y * blockDim.x + threadIdx.x, first = group * count;
-  if (group >= groups) return;
   const WindowSide &h = job.height, &w = job.width;
-  for (std::uint32_t i = blockIdx.x * blockDim.y + threadIdx.y; i < pixels; i += gridDim.x * blockDim.y) {
-    const Pixel p = pixel_at(i, {h.out_begin, h.out_end}, {w.out_begin, w.out_end});
+  for_each_output<count>(job, pixels, groups, [&](const Pixel& p, std::uint32_t first) {
     const Range rows = valid_taps(h, p.y), columns = valid_taps(w, p.x);
     A best[count];
     Pack<std::uint8_t, count> winner;
@@ -77,23 +104,17 @@ __global__ void max_pool_kernel(PoolJob job, std::uint32_t pixels, std::uint32_t
           winner.values[c] = better ? static_cast<std::uint8_t>(a * w.kernel + b) : winner.values[c];
         }
       }
-    Pack<T, count> out;
-#pragma unroll
-    for (int c = 0; c < count; ++c) out.values[c] = narrow<T>(best[c]);
     const int y = p.y - h.out_begin, x = p.x - w.out_begin;
-    store<T, count>(at<T>(job.out, p.sample, y, x, job.channels, first), out);
+    store<T, count>(at<T>(job.out, p.sample, y, x, job.channels, first), narrowed<T, count>(best));
     store<std::uint8_t, count>(at<std::uint8_t>(job.winners, p.sample, y, x, job.channels, first), winner);
-  }
+  });
 }
 
 template <class T, int count>
 __global__ void max_pool_gradient_kernel(PoolJob job, std::uint32_t pixels, std::uint32_t groups) {
   using A = Accumulator<T>;
-  const std::uint32_t group = blockIdx.y * blockDim.x + threadIdx.x, first = group * count;
-  if (group >= groups) return;
   const WindowSide &h = job.height, &w = job.width;
-  for (std::uint32_t i = blockIdx.x * blockDim.y + threadIdx.y; i < pixels; i += gridDim.x * blockDim.y) {
-    const Pixel p = pixel_at(i, {h.in_begin, h.in_end}, {w.in_begin, w.in_end});
+  for_each_input<count>(job, pixels, groups, [&](const Pixel& p, std::uint32_t first) {
     const Range rows = windows_over(h, p.y), columns = windows_over(w, p.x);
     A sum[count] = {};
     for (int y = rows.begin; y < rows.end; ++y)
@@ -106,21 +127,16 @@ __global__ void max_pool_gradient_kernel(PoolJob job, std::uint32_t pixels, std:
 #pragma unroll
         for (int c = 0; c < count; ++c) sum[c] += winner.values[c] == tap ? wide<T>(dy.values[c]) : A(0);
       }
-    Pack<T, count> dx;
-#pragma unroll
-    for (int c = 0; c < count; ++c) dx.values[c] = narrow<T>(sum[c]);
-    store<T, count>(at<T>(job.in, p.sample, p.y - h.in_begin, p.x - w.in_begin, job.channels, first), dx);
-  }
+    store<T, count>(at<T>(job.in, p.sample, p.y - h.in_begin, p.x - w.in_begin, job.channels, first),
+                    narrowed<T, count>(sum));
+  });
 }
 
 template <class T, int count>
 __global__ void avg_pool_kernel(PoolJob job, std::uint32_t pixels, std::uint32_t groups) {
   using A = Accumulator<T>;
-  const std::uint32_t group = blockIdx.y * blockDim.x + threadIdx.x, first = group * count;
-  if (group >= groups) return;
   const WindowSide &h = job.height, &w = job.width;
-  for (std::uint32_t i = blockIdx.x * blockDim.y + threadIdx.y; i < pixels; i += gridDim.x * blockDim.y) {
-    const Pixel p = pixel_at(i, {h.out_begin, h.out_end}, {w.out_begin, w.out_end});
+  for_each_output<count>(job, pixels, groups, [&](const Pixel& p, std::uint32_t first) {
     const Range rows = valid_taps(h, p.y), columns = valid_taps(w, p.x);
     const A share =
         static_cast<A>(1.0 / (divisor_along(h, p.y, job.count_padding) * divisor_along(w, p.x, job.count_padding)));
@@ -132,21 +148,16 @@ __global__ void avg_pool_kernel(PoolJob job, std::uint32_t pixels, std::uint32_t
 #pragma unroll
         for (int c = 0; c < count; ++c) sum[c] += wide<T>(in.values[c]) * share;
       }
-    Pack<T, count> out;
-#pragma unroll
-    for (int c = 0; c < count; ++c) out.values[c] = narrow<T>(sum[c]);
-    store<T, count>(at<T>(job.out, p.sample, p.y - h.out_begin, p.x - w.out_begin, job.channels, first), out);
-  }
+    store<T, count>(at<T>(job.out, p.sample, p.y - h.out_begin, p.x - w.out_begin, job.channels, first),
+                    narrowed<T, count>(sum));
+  });
 }
 
 template <class T, int count>
 __global__ void avg_pool_gradient_kernel(PoolJob job, std::uint32_t pixels, std::uint32_t groups) {
   using A = Accumulator<T>;
-  const std::uint32_t group = blockIdx.y * blockDim.x + threadIdx.x, first = group * count;
-  if (group >= groups) return;
   const WindowSide &h = job.height, &w = job.width;
-  for (std::uint32_t i = blockIdx.x * blockDim.y + threadIdx.y; i < pixels; i += gridDim.x * blockDim.y) {
-    const Pixel p = pixel_at(i, {h.in_begin, h.in_end}, {w.in_begin, w.in_end});
+  for_each_input<count>(job, pixels, groups, [&](const Pixel& p, std::uint32_t first) {
     const Range rows = windows_over(h, p.y), columns = windows_over(w, p.x);
     A sum[count] = {};
     for (int y = rows.begin; y < rows.end; ++y)
@@ -158,11 +169,9 @@ __global__ void avg_pool_gradient_kernel(PoolJob job, std::uint32_t pixels, std:
 #pragma unroll
         for (int c = 0; c < count; ++c) sum[c] += wide<T>(dy.values[c]) * share;
       }
-    Pack<T, count> dx;
-#pragma unroll
-    for (int c = 0; c < count; ++c) dx.values[c] = narrow<T>(sum[c]);
-    store<T, count>(at<T>(job.in, p.sample, p.y - h.in_begin, p.x - w.in_begin, job.channels, first), dx);
-  }
+    store<T, count>(at<T>(job.in, p.sample, p.y - h.in_begin, p.x - w.in_begin, job.channels, first),
+                    narrowed<T, count>(sum));
+  });
 }
 
 /// As base/random.h has it: Philox4x32-10, the first two of its four words.

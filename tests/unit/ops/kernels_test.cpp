@@ -316,14 +316,15 @@ TEST(Kernel, PixelCrossEntropyEqualsAutogradTileByTile) {
       const auto kernel = make_kernel(graph, graph.nodes().back(), {});
       const Slab logits = random_slab(shape, 3);
       logits.data.mul_(20);
-      const auto labels = torch::randint(shape.channels, {3, shape.height, shape.width}, at::kLong);
-      labels.masked_fill_(torch::rand(labels.sizes()) < 0.3, CrossEntropy::ignored_label);
+      const auto labels =
+          torch::randint(shape.channels, {3, shape.height, shape.width}, test::doubles().dtype(at::kLong));
+      labels.masked_fill_(torch::rand(labels.sizes(), test::doubles()) < 0.3, CrossEntropy::ignored_label);
       const auto leaf = logits.data.clone(at::MemoryFormat::Contiguous).requires_grad_(true);
-      const auto upstream = torch::randn(labels.sizes(), at::kDouble);
+      const auto upstream = torch::randn(labels.sizes(), test::doubles());
       const auto reference = F::cross_entropy(
           leaf, labels, F::CrossEntropyFuncOptions().reduction(torch::kNone).ignore_index(CrossEntropy::ignored_label));
       (reference * upstream).sum().backward();
-      auto losses = torch::full(labels.sizes(), std::nan(""), at::kDouble);
+      auto losses = torch::full(labels.sizes(), std::nan(""), test::doubles());
       auto gradients = torch::full_like(leaf, std::nan("")).detach();
       for (const auto& r : rig.cuts(shape.height))
         for (const auto& c : rig.cuts(shape.width)) {
@@ -353,7 +354,7 @@ TEST(Kernel, AnImagesLabelIsNeverIgnored) {
   graph.cross_entropy(graph.input({300, 1, 1}));
   const auto kernel = make_kernel(graph, graph.nodes().back(), {});
   const std::vector<Slab> inputs{random_slab({300, 1, 1}, 1)};
-  const PassInfo pass{0, 0, 1, torch::tensor({255}, at::kLong)};
+  const PassInfo pass{0, 0, 1, torch::tensor({255}, at::kLong).to(test::device())};
   Saved saved;
   const Box box = image_box({0, 1}, {0, 1}, {0, 1});
   EXPECT_LT(relative_error(kernel->forward({inputs, box, box, pass, saved}).data.flatten()[0],

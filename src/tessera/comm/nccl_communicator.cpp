@@ -1,0 +1,171 @@
+#include "tessera/comm/nccl_communicator.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+#include <c10/cuda/CUDAStream.h>
+#include <nccl.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+
+namespace tessera {
+namespace {
+
+void check(ncclResult_t result, const char* call) {
+  if (result != ncclSuccess)
+    throw Error(concat(call, ": ", ncclGetErrorString(result),
+                       "; NCCL_DEBUG=WARN in the environment makes NCCL say "
+                       "more, --transport mpi does without it"));
+}
+
+ncclDataType_t type_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return ncclFloat32;
+    case at::kDouble:
+      return ncclFloat64;
+    case at::kLong:
+      return ncclInt64;
+    case at::kByte:
+      return ncclUint8;
+    default:
+      throw Error(concat("all_reduce cannot combine elements of dtype ", dtype));
+  }
+}
+
+/// Queued on the group's stream. Once the caller's stream is behind it, that stream's order is enough for the tensors.
+class NcclRequest final : public Request {
+ public:
+  /// `work` is what NCCL reads and writes, `tensor` where the result belongs.
+  NcclRequest(c10::Event done, at::Tensor source, at::Tensor work, at::Tensor tensor)
+      : done_(std::move(done)), source_(std::move(source)), work_(std::move(work)), tensor_(std::move(tensor)) {}
+  ~NcclRequest() override {
+    if (!finished_) done_.block(c10::cuda::getCurrentCUDAStream());
+  }
+  void wait() override {
+    finished_ = true;
+    done_.block(c10::cuda::getCurrentCUDAStream());
+    if (!work_.is_same(tensor_)) tensor_.copy_(work_.view_as(tensor_));
+  }
+  bool test() override {
+    if (!done_.query()) return false;
+    wait();
+    return true;
+  }
+
+ private:
+  c10::Event done_;
+  at::Tensor source_, work_, tensor_;
+  bool finished_ = false;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(Communicator& below, std::unique_ptr<Communicator> owned)
+      : Communicator(below.rank(), below.size(), below.name(), below.options()),
+        below_(below),
+        owned_(std::move(owned)),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true)) {
+    ncclUniqueId id{};
+    if (rank() == Rank{0}) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    at::Tensor bytes = at::empty({static_cast<std::int64_t>(sizeof id)}, at::kByte);
+    std::memcpy(bytes.data_ptr(), &id, sizeof id);
+    below_.broadcast(bytes, Rank{0}).wait();
+    std::memcpy(&id, bytes.data_ptr(), sizeof id);
+    check(ncclCommInitRank(&group_, size(), id, rank().value), "ncclCommInitRank");
+  }
+  ~NcclCommunicator() override {
+    // With another rank gone, only this one does not wait for it.
+    std::uncaught_exceptions() > 0 ? ncclCommAbort(group_) : ncclCommDestroy(group_);
+  }
+
+  using Communicator::receive;
+  using Communicator::send;
+  Pending send(const Region& region, Rank to, Tag tag) override { return below_.send(region, to, tag); }
+  Pending receive(const Region& into, Rank from, Tag tag) override { return below_.receive(into, from, tag); }
+
+  Pending all_reduce(at::Tensor in_place, Reduce op) override {
+    if (!in_place.is_cuda()) return below_.all_reduce(in_place, op);
+    // Sums of bfloat16 are float.
+    const auto dtype = in_place.scalar_type() == at::kBFloat16 ? at::kFloat : in_place.scalar_type();
+    const at::Tensor work = in_place.to(dtype).contiguous();
+    return queue(work, work, in_place, [&](cudaStream_t stream) {
+      check(ncclAllReduce(work.data_ptr(), work.data_ptr(), count_of(work), type_of(dtype),
+                          op == Reduce::sum ? ncclSum : ncclMax, group_, stream),
+            "ncclAllReduce");
+    });
+  }
+  Pending broadcast(at::Tensor tensor, Rank root) override {
+    if (!tensor.is_cuda()) return below_.broadcast(tensor, root);
+    const at::Tensor work = tensor.contiguous();
+    return queue(work, work, tensor, [&](cudaStream_t stream) {
+      check(ncclBroadcast(work.data_ptr(), work.data_ptr(), bytes_of(work), ncclUint8, root.value, group_, stream),
+            "ncclBroadcast");
+    });
+  }
+  Pending all_gather(const at::Tensor& mine, at::Tensor into) override {
+    if (!mine.is_cuda()) return below_.all_gather(mine, into);
+    const at::Tensor source = mine.contiguous();
+    ensure(into.is_contiguous() && bytes_of(into) == bytes_of(source) * static_cast<std::size_t>(size()),
+           "all_gather of ", bytes_of(source), " bytes a rank from ", size(), " ranks into ", bytes_of(into),
+           " bytes, or into a tensor that is not contiguous");
+    return queue(source, into, into, [&](cudaStream_t stream) {
+      check(ncclAllGather(source.data_ptr(), into.data_ptr(), bytes_of(source), ncclUint8, group_, stream),
+            "ncclAllGather");
+    });
+  }
+  void barrier() override { below_.barrier(); }
+  void progress() override { below_.progress(); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    auto part = below_.split(color, key);
+    if (!part || part->size() == 1) return part;
+    Communicator& group = *part;
+    return std::make_unique<NcclCommunicator>(group, std::move(part));
+  }
+  void abort(const std::string& message, ExitCode code) override { below_.abort(message, code); }
+
+ private:
+  static std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
+  static std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }
+
+  template <class Call>
+  Pending queue(const at::Tensor& source, const at::Tensor& work, const at::Tensor& tensor, const Call& call) const {
+    const auto event_on = [](const c10::cuda::CUDAStream& stream) {
+      c10::Event event(c10::DeviceType::CUDA);
+      event.record(stream);
+      return event;
+    };
+    event_on(c10::cuda::getCurrentCUDAStream()).block(stream_);
+    call(stream_.stream());
+    return Pending(std::make_unique<NcclRequest>(event_on(stream_), source, work, tensor));
+  }
+
+  Communicator& below_;
+  std::unique_ptr<Communicator> owned_;  ///< below_, where nobody else owns it
+  c10::cuda::CUDAStream stream_;
+  ncclComm_t group_ = nullptr;
+};
+
+}  // namespace
+
+bool nccl_built() { return true; }
+
+std::string nccl_version() {
+  int number = 0;
+  check(ncclGetVersion(&number), "ncclGetVersion");
+  return concat(number / 10000, '.', number / 100 % 100, '.', number % 100);
+}
+
+void prepare_for_nccl() {
+  // Connections are made with a group, not by its first collective: that would make the host wait for its peers.
+  setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
+  // Each stream gets a queue of its own: with fewer queues, a sum that waits for its peers would hold up other streams.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+}
+
+std::unique_ptr<Communicator> with_nccl(Communicator& world) {
+  return std::make_unique<NcclCommunicator>(world, nullptr);
+}
+
+}  // namespace tessera

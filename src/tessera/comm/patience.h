@@ -1,0 +1,41 @@
+// Waiting for something that only looking at it gets on with.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace tessera {
+
+/// Ranks may outnumber cores. A test that finds nothing yields inside MPI where mpirun saw that, so yielding here as
+/// well is for the other libraries, and seldom. A wait of milliseconds is a wait for computation: sleeping leaves it
+/// the core.
+class Patience {
+ public:
+  explicit Patience(std::chrono::duration<double> timeout) : start_(Clock::now()), timeout_(timeout) {}
+
+  /// False when the time is up.
+  bool pause() {
+    if (++tests_ % tests_between_yields != 0) return true;
+    const auto waited = Clock::now() - start_;
+    if (waited > timeout_) return false;
+    if (waited < std::chrono::milliseconds(2)) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(nap_);
+      nap_ = std::min(nap_ * 5 / 4, Nap(500));
+    }
+    return true;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Nap = std::chrono::microseconds;
+  Clock::time_point start_;
+  std::chrono::duration<double> timeout_;
+  Nap nap_{20};
+  static constexpr int tests_between_yields = 16;
+  int tests_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,141 @@
+// Tensors on GPUs between ranks that talk through the host. On a CPU (the default) everything is passed on, which must
+// change nothing; TESSERA_TEST_DEVICE=cuda tests the copies and their order.
+#include "tessera/comm/staging.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+
+#include "support/device.h"
+#include "support/ranks.h"
+
+namespace tessera {
+namespace {
+
+at::TensorOptions of(at::ScalarType dtype) { return at::TensorOptions().dtype(dtype).device(test::device()); }
+
+// Keeps the GPU busy for a while, so that what is queued behind it has not happened when the host goes on.
+void keep_busy() {
+  at::Tensor a = at::rand({1024, 1024}, of(at::kFloat));
+  const int products = test::device() == at::kCUDA ? 200 : 1;
+  for (int i = 0; i < products; ++i) a = a.matmul(a).div_(512);
+}
+
+void on_staged_ranks(int ranks, const std::function<void(Communicator&)>& body) {
+  for (const MessageMemory memory : {MessageMemory::pinned, MessageMemory::gpu})
+    test::on_ranks(test::most_ranks(ranks), [&](Communicator& world) {
+      // Processes are staged already, as their library allows.
+      if (!test::ranks_are_threads()) return body(world);
+      body(*staged(world.split(0, world.rank().value), memory));
+    });
+}
+
+Rank neighbour(const Communicator& world, int steps) {
+  return Rank{(world.rank().value + steps + world.size()) % world.size()};
+}
+
+// A part of a larger tensor, channels last, with room around it.
+at::Tensor strip(double first) {
+  at::Tensor whole = at::zeros({2, 3, 20, 17}, of(at::kDouble)).contiguous(at::MemoryFormat::ChannelsLast);
+  at::Tensor part = whole.narrow(2, 4, 5).narrow(3, 2, 9);
+  keep_busy();
+  part.copy_(at::arange(2 * 3 * 5 * 9, of(at::kDouble)).view({2, 3, 5, 9}).add(first));
+  return part;
+}
+
+TEST(Staging, StripsArriveAndSumsAreMadeOfWhatTheStreamHeld) {
+  on_staged_ranks(3, [](Communicator& world) {
+    for (int round = 0; round < 3; ++round) {
+      const Rank to = neighbour(world, 1), from = neighbour(world, -1);
+      const at::Tensor mine = strip(1000 * world.rank().value + round), into = strip(-1);
+      at::Tensor sum = mine.clone();
+      Pending sent = world.send(mine, to, Tag{round}), received = world.receive(into, from, Tag{round});
+      Pending summed = world.all_reduce(sum);
+      received.wait();
+      sent.wait();
+      mine.zero_();  // is ours again
+      EXPECT_TRUE(into.equal(strip(1000 * from.value + round)));
+      summed.wait();
+      at::Tensor expected = strip(round);
+      for (int r = 1; r < world.size(); ++r) expected = expected.add(strip(1000 * r + round));
+      EXPECT_TRUE(sum.allclose(expected, 1e-14));
+    }
+  });
+}
+
+TEST(Staging, MessagesOfOneTagKeepTheirOrderAndTagsMayCross) {
+  on_staged_ranks(2, [](Communicator& world) {
+    if (world.size() < 2 || world.rank().value > 1) return;
+    const Rank other{1 - world.rank().value};
+    std::vector<Pending> pending;
+    std::vector<at::Tensor> into;
+    for (const int tag : {5, 4, 5})
+      pending.push_back(world.receive(into.emplace_back(at::empty({7}, of(at::kFloat))), other, Tag{tag}));
+    keep_busy();
+    for (const int value : {1, 2, 3})
+      pending.push_back(world.send(at::full({7}, value, of(at::kFloat)), other, Tag{value == 2 ? 4 : 5}));
+    while (!pending[2].test()) continue;  // of the last message, though the others come first
+    for (Pending& p : pending) p.wait();
+    EXPECT_EQ(into[0][0].item<float>(), 1);
+    EXPECT_EQ(into[1][0].item<float>(), 2);
+    EXPECT_EQ(into[2][0].item<float>(), 3);
+  });
+}
+
+// Rank 0 waits for an answer to a message that it has only queued, and does not look at that message itself.
+TEST(Staging, WaitingForOneThingSendsTheOthers) {
+  on_staged_ranks(2, [](Communicator& world) {
+    if (world.size() < 2 || world.rank().value > 1) return;
+    const at::Tensor question = at::full({100}, 3, of(at::kDouble)), answer = at::zeros({100}, of(at::kDouble));
+    if (world.rank() == Rank{0}) {
+      keep_busy();
+      Pending asked = world.send(question.add(1), Rank{1}, Tag{1});
+      world.receive(answer, Rank{1}, Tag{2}).wait();
+      EXPECT_EQ(answer[99].item<double>(), 8);
+      asked.wait();
+    } else {
+      world.receive(question, Rank{0}, Tag{1}).wait();
+      world.send(question.mul(2), Rank{0}, Tag{2}).wait();
+    }
+  });
+}
+
+// One rank's GPU is behind, so its sum is still queued when it asks for the host's.
+TEST(Staging, CollectivesOfGpuAndHostDoNotOvertakeEachOther) {
+  on_staged_ranks(3, [](Communicator& world) {
+    if (world.rank() == Rank{1}) keep_busy();
+    const double ranks = world.size();
+    at::Tensor there = at::full({1}, 1, of(at::kDouble)), here = at::full({1}, 2, at::kDouble);
+    Pending first = world.all_reduce(there), second = world.all_reduce(here);
+    second.wait();
+    EXPECT_EQ(here.item<double>(), 2 * ranks);
+    first.wait();
+    EXPECT_EQ(there.item<double>(), ranks);
+  });
+}
+
+TEST(Staging, EveryCollective) {
+  on_staged_ranks(3, [](Communicator& world) {
+    const int me = world.rank().value;
+    const auto last = Rank{world.size() - 1};
+    keep_busy();
+    at::Tensor most = at::full({4}, me, of(at::kLong)), told = at::full({5, 3}, me, of(at::kFloat)).t();
+    at::Tensor narrow = at::full({9}, 1 + me, of(at::kBFloat16));
+    const at::Tensor mine = at::full({2, 3}, me, of(at::kDouble));
+    at::Tensor all = at::empty({world.size(), 2, 3}, of(at::kDouble));
+    world.all_reduce(most, Reduce::max).wait();
+    world.broadcast(told, last).wait();
+    world.all_reduce(narrow).wait();
+    world.all_gather(mine, all).wait();
+    world.barrier();
+    EXPECT_EQ(most[3].item<std::int64_t>(), last.value);
+    EXPECT_TRUE(told.eq(last.value).all().item<bool>());
+    EXPECT_EQ(narrow[8].item<float>(), world.size() * (world.size() + 1) / 2);
+    for (int r = 0; r < world.size(); ++r) EXPECT_TRUE(all[r].eq(r).all().item<bool>());
+  });
+}
+
+}  // namespace
+}  // namespace tessera
