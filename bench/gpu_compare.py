@@ -5,7 +5,7 @@
 
 PyTorch runs the same networks, eager and with torch.compile, under bfloat16 autocast, channels-last, with cuDNN's
 algorithms tried out. Each contender is a process of its own. With --largest, the largest square image (in steps of
-512) that each trains; Tessera with --recompute block.
+512) that each trains; Tessera with --recompute block, and cuDNN's first guess.
 """
 import argparse
 import json
@@ -102,11 +102,11 @@ def run_torch(name, size, compiled, steps):
     return {"images_per_second": 1 / statistics.median(seconds), "peak_bytes": torch.cuda.max_memory_allocated()}
 
 
-def ours(bench, name, size, steps, recompute, warmup=3):
+def ours(bench, name, size, steps, recompute, warmup=3, search=True):
     model, _, depth = name.partition("-")
     command = [bench, "--model", model, "--image-size", str(size), "--steps", str(steps), "--recompute", recompute,
                "--warmup", str(warmup)] + (["--depth", depth] if depth else [])
-    return child(command)
+    return child(command + ([] if search else ["--no-search"]))
 
 
 def torch_child(name, size, compiled, steps):
@@ -122,15 +122,26 @@ def child(command):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def largest(run, low, high, unit=512):
-    """Between `low`, which works, and `high`, which is not tried, in steps of `unit`."""
-    while high - low > unit:
-        middle = (low + high) // 2 // unit * unit
-        if "error" in run(middle):
-            high = middle
+def largest(run, guess, unit=512):
+    """The largest multiple of `unit` that run(size) manages; what it took says where to look next."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    memory = int(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]) * 2**20
+    works, fails, size = 0, None, guess
+    while fails is None or fails - works > unit:
+        result = run(size)
+        print(f"    {size}: {result.get('error') or '%.2f GiB' % (result['peak_bytes'] / 2**30)}", flush=True)
+        if "error" in result:
+            fails = size
         else:
-            low = middle
-    return low
+            works = size
+            fits = int(size * (0.96 * memory / result["peak_bytes"]) ** 0.5) // unit * unit
+        if fails is None:
+            size = max(works + unit, fits)
+        elif works:
+            size = (works + fails) // 2 // unit * unit
+        else:
+            size = fails - 2 * unit
+    return works
 
 
 def main():
@@ -169,11 +180,10 @@ def main():
                 print(f"{case:<20}{title:<20}{speed:>10.1f}{mine['images_per_second'] / speed:>8.2f}x"
                       f"{peak / 2**30:>10.2f}{mine['peak_bytes'] / peak:>8.2f}x", flush=True)
     else:
-        bounds = {"resnet50": (8192, 14336, 14336, 26624), "resnet_v2-110": (2048, 5120, 4096, 8192)}
+        guesses = {"resnet50": (12800, 20480), "resnet_v2-110": (3584, 6144)}
         for case in sorted({c.rsplit(":", 1)[0] for c in args.cases.split(",")}):
-            low, high, our_low, our_high = bounds[case]
-            theirs = largest(lambda size: torch_child(case, size, False, 1), low, high)
-            mine = largest(lambda size: ours(args.bench, case, size, 1, "block", 1), our_low, our_high)
+            theirs = largest(lambda size: torch_child(case, size, False, 1), guesses[case][0])
+            mine = largest(lambda size: ours(args.bench, case, size, 1, "block", 1, search=False), guesses[case][1])
             rows.append({"case": case, "largest_torch": theirs, "largest_tessera": mine})
             print(f"{case:<20}largest image: PyTorch eager {theirs}, tessera --recompute block {mine}: "
                   f"{mine / theirs:.2f} times the side", flush=True)

@@ -10,6 +10,7 @@
 
 #include "support/device.h"
 #include "support/ranks.h"
+#include "tessera/comm/nccl_communicator.h"
 
 namespace tessera {
 namespace {
@@ -116,25 +117,42 @@ TEST(Staging, CollectivesOfGpuAndHostDoNotOvertakeEachOther) {
   });
 }
 
-TEST(Staging, EveryCollective) {
-  on_staged_ranks(3, [](Communicator& world) {
-    const int me = world.rank().value;
-    const auto last = Rank{world.size() - 1};
-    keep_busy();
-    at::Tensor most = at::full({4}, me, of(at::kLong)), told = at::full({5, 3}, me, of(at::kFloat)).t();
-    at::Tensor narrow = at::full({9}, 1 + me, of(at::kBFloat16));
-    const at::Tensor mine = at::full({2, 3}, me, of(at::kDouble));
-    at::Tensor all = at::empty({world.size(), 2, 3}, of(at::kDouble));
-    world.all_reduce(most, Reduce::max).wait();
-    world.broadcast(told, last).wait();
-    world.all_reduce(narrow).wait();
-    world.all_gather(mine, all).wait();
-    world.barrier();
-    EXPECT_EQ(most[3].item<std::int64_t>(), last.value);
-    EXPECT_TRUE(told.eq(last.value).all().item<bool>());
-    EXPECT_EQ(narrow[8].item<float>(), world.size() * (world.size() + 1) / 2);
-    for (int r = 0; r < world.size(); ++r) EXPECT_TRUE(all[r].eq(r).all().item<bool>());
-  });
+void check_every_collective(Communicator& world) {
+  const int me = world.rank().value;
+  const auto last = Rank{world.size() - 1};
+  keep_busy();
+  at::Tensor most = at::full({4}, me, of(at::kLong)), told = at::full({5, 3}, me, of(at::kFloat)).t();
+  at::Tensor narrow = at::full({9}, 1 + me, of(at::kBFloat16));
+  const at::Tensor mine = at::full({2, 3}, me, of(at::kDouble));
+  at::Tensor all = at::empty({world.size(), 2, 3}, of(at::kDouble));
+  at::Tensor here = at::full({1}, 2, at::kDouble);
+  world.all_reduce(most, Reduce::max).wait();
+  world.broadcast(told, last).wait();
+  Pending summed = world.all_reduce(narrow), beside = world.all_reduce(here);
+  world.all_gather(mine, all).wait();
+  beside.wait();
+  summed.wait();
+  world.barrier();
+  EXPECT_EQ(most[3].item<std::int64_t>(), last.value);
+  EXPECT_TRUE(told.eq(last.value).all().item<bool>());
+  EXPECT_EQ(narrow[8].item<float>(), world.size() * (world.size() + 1) / 2);
+  EXPECT_EQ(here.item<double>(), 2.0 * world.size());
+  for (int r = 0; r < world.size(); ++r) EXPECT_TRUE(all[r].eq(r).all().item<bool>());
+}
+
+TEST(Staging, EveryCollective) { on_staged_ranks(3, check_every_collective); }
+
+// Under mpirun, with a GPU for each rank; one rank will do.
+TEST(Nccl, EveryCollective) {
+  if (!nccl_built() || test::ranks_are_threads() || test::device() != at::kCUDA) GTEST_SKIP() << "no NCCL here";
+  Communicator& world = *test::MpiEnvironment::get().world();
+  const auto by_nccl = with_nccl(world);
+  for (int round = 0; round < 3; ++round) check_every_collective(*by_nccl);
+  at::Tensor sum = at::full({1 << 22}, 1 + world.rank().value, of(at::kFloat));
+  keep_busy();
+  Pending pending = by_nccl->all_reduce(sum);
+  while (!pending.test()) continue;
+  EXPECT_TRUE(sum.eq(world.size() * (world.size() + 1) / 2).all().item<bool>());
 }
 
 }  // namespace

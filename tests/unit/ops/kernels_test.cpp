@@ -412,5 +412,43 @@ TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
   EXPECT_FALSE(torch::equal(kernel->forward({ones, ones[0].box, ones[0].box, next, saved}).data, mask));
 }
 
+// Output and input's gradient of the graph's last node, which has no parameters, in double.
+std::pair<at::Tensor, at::Tensor> pass_through(const Graph& graph, const Slab& in, const Slab& upstream) {
+  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const std::vector<Slab> inputs{in};
+  PassInfo pass{11, 2, in.data.size(0), {}};
+  pass.options = in.data.options();
+  Saved saved;
+  const Slab out = kernel->forward({inputs, upstream.box, upstream.box, pass, saved});
+  BackwardArgs args{inputs, out, {upstream}, {true}, {}, upstream.box, pass, saved};
+  const at::Tensor gradient = kernel->input_gradients(args)[0].data;
+  return {out.data.to(at::kDouble), gradient.to(at::kDouble)};
+}
+
+// By groups of channels and one by one; GPUs have a kernel for each.
+TEST(Kernel, PoolsAndDropoutOfNarrowerTypesEqualThoseOfDouble) {
+  torch::manual_seed(9);
+  std::vector<std::pair<at::ScalarType, double>> types{{at::kFloat, 1e-6}};
+  if (test::device() == at::kCUDA) types.push_back({at::kBFloat16, 1e-2});
+  for (const std::int64_t channels : {5, 16})
+    for (const int which : {0, 1, 2})
+      for (const auto& [dtype, most] : types) {
+        SCOPED_TRACE(tessera::concat("operation ", which, ", ", channels, " channels, ", dtype));
+        Graph graph;
+        const auto input = graph.input({channels, 13, 11});
+        if (which == 0) graph.max_pool(input, {.kernel = 3, .stride = Pair{2, 2}, .pad = 1});
+        if (which == 1) graph.avg_pool(input, {.kernel = 3, .stride = Pair{2, 2}, .pad = 1});
+        if (which == 2) graph.dropout(input, 0.3);
+        const auto narrow = [type = dtype](const Slab& slab) { return Slab{slab.data.to(type), slab.box}; };
+        const auto widened = [](const Slab& slab) { return Slab{slab.data.to(at::kDouble), slab.box}; };
+        const Slab in = narrow(random_slab({channels, 13, 11}, 2)),
+                   upstream = narrow(random_slab(graph.nodes().back().shape, 2));
+        const auto [out, gradient] = pass_through(graph, in, upstream);
+        const auto [exact_out, exact_gradient] = pass_through(graph, widened(in), widened(upstream));
+        EXPECT_LT(relative_error(out, exact_out), most);
+        EXPECT_LT(relative_error(gradient, exact_gradient), most);
+      }
+}
+
 }  // namespace
 }  // namespace tessera
