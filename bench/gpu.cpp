@@ -1,5 +1,6 @@
 // One GPU: images a second and peak memory of training, for bench/gpu_compare.py to put beside PyTorch's. The images
 // wait in memory, because this is about the steps, not about making images.
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <fmt/core.h>
@@ -49,7 +50,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Training steps of one GPU, batch of one"};
   ModelOptions model{.name = "resnet50", .classes = 10};
   std::int64_t size = 1024;
-  int steps = 20, warmup = 3;
+  int steps = 20, warmup = 3, most_tried = 10;
   std::string dtype = "bfloat16", recompute = "norm";
   bool search = true;
   app.add_option("--model", model.name, "")->capture_default_str();
@@ -60,12 +61,14 @@ int main(int argc, char** argv) {
   app.add_option("--dtype", dtype, "")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str();
   app.add_option("--recompute", recompute, "")->check(CLI::IsMember({"none", "norm", "block"}))->capture_default_str();
   app.add_flag("!--no-search", search, "take cuDNN's first guess at an algorithm");
+  app.add_option("--most-tried", most_tried, "of cuDNN's algorithms for a convolution; 0: all")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     require(gpu_count() > 0, "there is no GPU, or this program was built without CUDA");
     model.image = {3, size, size};
     use_device(at::kCUDA, 0);
     configure_gpus({.tf32 = true, .try_algorithms = search});
+    at::globalContext().setBenchmarkLimitCuDNN(most_tried);
     const Graph graph = builtin_models().build(model);
     const TrainOptions train{.steps = steps,
                              .optimizer = {.lr = 1e-3, .momentum = 0.9},

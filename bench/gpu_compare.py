@@ -5,7 +5,8 @@
 
 PyTorch runs the same networks, eager and with torch.compile, under bfloat16 autocast, channels-last, with cuDNN's
 algorithms tried out. Each contender is a process of its own. With --largest, the largest square image (in steps of
-512) that each trains; Tessera with --recompute block, and cuDNN's first guess.
+512) that each trains; Tessera with --recompute block. There both take cuDNN's
+first guess: trying algorithms takes minutes on such images.
 """
 import argparse
 import json
@@ -70,10 +71,10 @@ def networks():
     return {"resnet50": resnet50, "resnet_v2-110": lambda: resnet_v2(110)}
 
 
-def run_torch(name, size, compiled, steps):
+def run_torch(name, size, compiled, steps, search):
     import torch
 
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = search
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(1)
     model = networks()[name]().cuda().to(memory_format=torch.channels_last)
@@ -90,7 +91,7 @@ def run_torch(name, size, compiled, steps):
         optimizer.step()
         return loss.item()
 
-    for _ in range(3):
+    for _ in range(3 if search else 1):
         step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -109,9 +110,9 @@ def ours(bench, name, size, steps, recompute, warmup=3, search=True):
     return child(command + ([] if search else ["--no-search"]))
 
 
-def torch_child(name, size, compiled, steps):
+def torch_child(name, size, compiled, steps, search=True):
     return child([sys.executable, __file__, "--torch", f"{name}:{size}", "--steps", str(steps)]
-                 + (["--compiled"] if compiled else []))
+                 + (["--compiled"] if compiled else []) + ([] if search else ["--no-search"]))
 
 
 def child(command):
@@ -154,10 +155,11 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--torch", help=argparse.SUPPRESS)
     parser.add_argument("--compiled", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--no-search", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.torch:
         name, size = args.torch.rsplit(":", 1)
-        print(json.dumps(run_torch(name, int(size), args.compiled, args.steps)))
+        print(json.dumps(run_torch(name, int(size), args.compiled, args.steps, not args.no_search)))
         return
     rows = []
     head = f"{'network':<20}{'':<20}{'images/s':>10}{'tessera':>9}{'peak GiB':>10}{'tessera':>9}"
@@ -180,9 +182,9 @@ def main():
                 print(f"{case:<20}{title:<20}{speed:>10.1f}{mine['images_per_second'] / speed:>8.2f}x"
                       f"{peak / 2**30:>10.2f}{mine['peak_bytes'] / peak:>8.2f}x", flush=True)
     else:
-        guesses = {"resnet50": (12800, 20480), "resnet_v2-110": (3584, 6144)}
+        guesses = {"resnet50": (12288, 21504), "resnet_v2-110": (3584, 6656)}
         for case in sorted({c.rsplit(":", 1)[0] for c in args.cases.split(",")}):
-            theirs = largest(lambda size: torch_child(case, size, False, 1), guesses[case][0])
+            theirs = largest(lambda size: torch_child(case, size, False, 1, search=False), guesses[case][0])
             mine = largest(lambda size: ours(args.bench, case, size, 1, "block", 1, search=False), guesses[case][1])
             rows.append({"case": case, "largest_torch": theirs, "largest_tessera": mine})
             print(f"{case:<20}largest image: PyTorch eager {theirs}, tessera --recompute block {mine}: "

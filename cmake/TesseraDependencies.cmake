@@ -63,6 +63,7 @@ endif()
 # Whether the MPI library can be asked if it reads GPU memory; what it answers is for the run.
 include(CheckCXXSourceCompiles)
 set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_C)
+set(CMAKE_REQUIRED_DEFINITIONS -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
 check_cxx_source_compiles("
 #include <mpi.h>
 #if __has_include(<mpi-ext.h>)
@@ -70,6 +71,7 @@ check_cxx_source_compiles("
 #endif
 int main() { return MPIX_Query_cuda_support(); }" TESSERA_MPI_KNOWS_GPUS)
 unset(CMAKE_REQUIRED_LIBRARIES)
+unset(CMAKE_REQUIRED_DEFINITIONS)
 
 # Torch's own target carries language flags and CUDA paths; the C++ standard stays ours.
 add_library(tessera_torch INTERFACE)

@@ -8,6 +8,9 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 
+#include <chrono>
+#include <thread>
+
 #include "support/device.h"
 #include "support/ranks.h"
 #include "tessera/comm/nccl_communicator.h"
@@ -106,10 +109,15 @@ TEST(Staging, WaitingForOneThingSendsTheOthers) {
 // One rank's GPU is behind, so its sum is still queued when it asks for the host's.
 TEST(Staging, CollectivesOfGpuAndHostDoNotOvertakeEachOther) {
   on_staged_ranks(3, [](Communicator& world) {
-    if (world.rank() == Rank{1}) keep_busy();
     const double ranks = world.size();
     at::Tensor there = at::full({1}, 1, of(at::kDouble)), here = at::full({1}, 2, at::kDouble);
-    Pending first = world.all_reduce(there), second = world.all_reduce(here);
+    if (world.rank() == Rank{1}) keep_busy();
+    Pending first = world.all_reduce(there);
+    if (world.rank() != Rank{1}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // all is quiet: this one's is handed over
+      first.test();
+    }
+    Pending second = world.all_reduce(here);
     second.wait();
     EXPECT_EQ(here.item<double>(), 2 * ranks);
     first.wait();
