@@ -1,6 +1,8 @@
+#include <ATen/Parallel.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
@@ -41,6 +43,12 @@ Reach reach(const Window& window, const Interval& out, const Interval& have, std
   return {view, before, after};
 }
 
+// A slab's pixels one below the other, and such a matrix as images again.
+at::Tensor pixels_of(const at::Tensor& t) { return t.permute({0, 2, 3, 1}).reshape({-1, t.size(1)}); }
+at::Tensor images_of(const at::Tensor& pixels, std::int64_t samples, std::int64_t height) {
+  return pixels.reshape({samples, height, -1, pixels.size(1)}).permute({0, 3, 1, 2});
+}
+
 class ConvKernel final : public Kernel {
  public:
   ConvKernel(const Conv& op, const Shape& input, NodeParameters parameters)
@@ -54,11 +62,7 @@ class ConvKernel final : public Kernel {
                        rows_of<float>(out.data));
       return out;
     }
-    const Problem p = problem(args.inputs[0], args.out);
-    const OptionalTensor bias = op_.options.bias ? OptionalTensor(parameters_.values[1]) : OptionalTensor();
-    at::Tensor out = at::convolution(p.input, parameters_.values[0], bias, p.stride, p.pad, dilation(), false,
-                                     std::array<std::int64_t, 2>{0, 0}, op_.options.groups);
-    return {channels_last(out), args.out};
+    return {channels_last(convolved(problem(args.inputs[0], args.out))), args.out};
   }
 
   Slab recompute(const ForwardArgs& args) override { return forward(args); }
@@ -72,7 +76,7 @@ class ConvKernel final : public Kernel {
       return {dx};
     }
     const Problem p = problem(args.inputs[0], gradient.box);
-    at::Tensor dx = std::get<0>(backward(p, gradient.data, {true, false, false}));
+    at::Tensor dx = input_gradient(p, gradient.data);
     if (!p.whole.empty()) {
       const at::Tensor picked = dx;
       dx = at::zeros(p.whole, dx.options()).contiguous(at::MemoryFormat::ChannelsLast);
@@ -91,16 +95,18 @@ class ConvKernel final : public Kernel {
       if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient.data, at::IntArrayRef({0, 2, 3})));
       return;
     }
-    const auto [dx, dw, db] =
-        backward(problem(args.inputs[0], gradient.box), gradient.data, {false, true, op_.options.bias});
-    parameters_.gradients[0].add_(dw);
-    if (op_.options.bias) parameters_.gradients[1].add_(db);
+    add_weight_gradient(problem(args.inputs[0], gradient.box), gradient.data);
   }
 
   BackwardNeeds needs() const override { return {{true}}; }
   bool has_weights() const override { return true; }
 
  private:
+  // Windows of one pixel are a matrix product. With one thread ATen takes them for one unless the batch is large, which
+  // oneDNN beats, by up to two where channels are few; so rows are taken for samples. Where there are more weights than
+  // pixels the product is faster, and it adds to the weights' gradient in place.
+  enum class Way { convolution, rows_as_samples, product };
+
   // What ATen's convolution is asked: its padding is the same on both ends, so what is left is padded by hand.
   struct Problem {
     at::Tensor input;
@@ -110,7 +116,19 @@ class ConvKernel final : public Kernel {
     bool padded = false;
     std::array<std::int64_t, 2> stride{1, 1};
     std::vector<std::int64_t> whole = {};  // sizes of the input before pixels were picked; empty: none were
+    Way way = Way::convolution;
   };
+
+  Way way(const Problem& p, const Box& out) const {
+    const auto pixel = [](const Window& w) { return w.kernel == 1; };
+    const std::array<std::int64_t, 2> none{0, 0}, every{1, 1};
+    if (!p.input.is_cpu() || p.input.scalar_type() != at::kFloat || at::get_num_threads() > 1 ||
+        op_.options.groups > 1 || !pixel(op_.windows.height) || !pixel(op_.windows.width) || p.pad != none ||
+        p.stride != every)
+      return Way::convolution;
+    if (out.volume() < 1024) return Way::product;
+    return out.batch().size() * out.height().size() < 16 ? Way::convolution : Way::rows_as_samples;
+  }
 
   // The pixels that a window of one pixel looks at.
   at::Tensor every_stride(const at::Tensor& t) const {
@@ -177,16 +195,56 @@ class ConvKernel final : public Kernel {
       p.input = channels_last(every_stride(p.input).narrow(2, 0, out.height().size()).narrow(3, 0, out.width().size()));
       p.stride = {1, 1};
     }
+    p.way = way(p, out);
     return p;
+  }
+
+  at::Tensor matrix(const at::Tensor& weights) const { return weights.view({weights.size(0), weights.size(1)}); }
+  OptionalTensor bias() const { return op_.options.bias ? OptionalTensor(parameters_.values[1]) : OptionalTensor(); }
+
+  at::Tensor convolved(const Problem& p) const {
+    const at::Tensor &x = p.input, &w = parameters_.values[0];
+    const std::array<std::int64_t, 2> no_output_padding{0, 0};
+    if (p.way == Way::product) {
+      const at::Tensor y = at::mm(pixels_of(x), matrix(w).t());
+      if (op_.options.bias) y.add_(*bias());
+      return images_of(y, x.size(0), x.size(2));
+    }
+    if (p.way == Way::rows_as_samples)
+      return images_of(pixels_of(at::convolution(rows_as_samples(x), w, bias(), p.stride, p.pad, dilation(), false,
+                                                 no_output_padding, 1)),
+                       x.size(0), x.size(2));
+    return at::convolution(x, w, bias(), p.stride, p.pad, dilation(), false, no_output_padding, op_.options.groups);
+  }
+
+  at::Tensor input_gradient(const Problem& p, const at::Tensor& gradient) const {
+    const at::Tensor &x = p.input, &w = parameters_.values[0];
+    if (p.way == Way::product) return images_of(at::mm(pixels_of(gradient), matrix(w)), x.size(0), x.size(2));
+    const at::Tensor dx = std::get<0>(backward(p, gradient, {true, false, false}));
+    return p.way == Way::rows_as_samples ? images_of(pixels_of(dx), x.size(0), x.size(2)) : dx;
+  }
+
+  void add_weight_gradient(const Problem& p, const at::Tensor& gradient) {
+    if (p.way == Way::product) {
+      matrix(parameters_.gradients[0]).addmm_(pixels_of(gradient).t(), pixels_of(p.input));
+      if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient, at::IntArrayRef({0, 2, 3})));
+      return;
+    }
+    const auto [dx, dw, db] = backward(p, gradient, {false, true, op_.options.bias});
+    parameters_.gradients[0].add_(dw);
+    if (op_.options.bias) parameters_.gradients[1].add_(db);
   }
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const Problem& p, const at::Tensor& gradient,
                                                           std::array<bool, 3> mask) const {
+    const bool rows = p.way == Way::rows_as_samples;
     const std::array<std::int64_t, 1> bias_sizes{op_.options.out};
-    return at::convolution_backward(gradient, p.input, parameters_.values[0], at::OptionalIntArrayRef(bias_sizes),
-                                    p.stride, p.pad, dilation(), false, std::array<std::int64_t, 2>{0, 0},
-                                    op_.options.groups, mask);
+    return at::convolution_backward(rows ? rows_as_samples(gradient) : gradient,
+                                    rows ? rows_as_samples(p.input) : p.input, parameters_.values[0],
+                                    at::OptionalIntArrayRef(bias_sizes), p.stride, p.pad, dilation(), false,
+                                    std::array<std::int64_t, 2>{0, 0}, op_.options.groups, mask);
   }
+  static at::Tensor rows_as_samples(const at::Tensor& t) { return images_of(pixels_of(t), t.size(0) * t.size(2), 1); }
 
   const Conv& op_;
   const Shape input_;
