@@ -102,9 +102,10 @@ class ConvKernel final : public Kernel {
   bool has_weights() const override { return true; }
 
  private:
-  // Windows of one pixel are a matrix product. With one thread ATen takes them for one unless the batch is large, which
-  // oneDNN beats, by up to two where channels are few; so rows are taken for samples. Where there are more weights than
-  // pixels the product is faster, and it adds to the weights' gradient in place.
+  // What one thread does with few images. ATen leaves windows of one pixel to a matrix product unless the batch is
+  // large; oneDNN beats that, by up to two where channels are few, so rows are taken for samples. With more weights
+  // than pixels a product of all windows with the weights is fastest, larger windows included: it takes the weights as
+  // they lie and adds to their gradient in place.
   enum class Way { convolution, rows_as_samples, product };
 
   // What ATen's convolution is asked: its padding is the same on both ends, so what is left is padded by hand.
@@ -116,18 +117,21 @@ class ConvKernel final : public Kernel {
     bool padded = false;
     std::array<std::int64_t, 2> stride{1, 1};
     std::vector<std::int64_t> whole = {};  // sizes of the input before pixels were picked; empty: none were
+    std::int64_t out_height = 0, out_width = 0;
     Way way = Way::convolution;
   };
 
+  bool of_single_pixels(const Problem& p) const {
+    return op_.windows.height.kernel == 1 && op_.windows.width.kernel == 1 &&
+           p.pad == std::array<std::int64_t, 2>{0, 0} && p.stride == std::array<std::int64_t, 2>{1, 1};
+  }
+
   Way way(const Problem& p, const Box& out) const {
-    const auto pixel = [](const Window& w) { return w.kernel == 1; };
-    const std::array<std::int64_t, 2> none{0, 0}, every{1, 1};
-    if (!p.input.is_cpu() || p.input.scalar_type() != at::kFloat || at::get_num_threads() > 1 ||
-        op_.options.groups > 1 || !pixel(op_.windows.height) || !pixel(op_.windows.width) || p.pad != none ||
-        p.stride != every)
-      return Way::convolution;
-    if (out.volume() < 1024) return Way::product;
-    return out.batch().size() * out.height().size() < 16 ? Way::convolution : Way::rows_as_samples;
+    if (!p.input.is_cpu() || at::get_num_threads() > 1 || op_.options.groups > 1) return Way::convolution;
+    if (out.volume() < 4 * std::min(input_.channels, op_.options.out)) return Way::product;
+    const bool rows =
+        p.input.scalar_type() == at::kFloat && of_single_pixels(p) && out.batch().size() * out.height().size() >= 16;
+    return rows ? Way::rows_as_samples : Way::convolution;
   }
 
   // The pixels that a window of one pixel looks at.
@@ -195,20 +199,56 @@ class ConvKernel final : public Kernel {
       p.input = channels_last(every_stride(p.input).narrow(2, 0, out.height().size()).narrow(3, 0, out.width().size()));
       p.stride = {1, 1};
     }
+    p.out_height = out.height().size();
+    p.out_width = out.width().size();
     p.way = way(p, out);
     return p;
   }
 
-  at::Tensor matrix(const at::Tensor& weights) const { return weights.view({weights.size(0), weights.size(1)}); }
+  // Weights as a matrix, one row an output channel; a view.
+  static at::Tensor matrix(const at::Tensor& weights) {
+    return weights.permute({0, 2, 3, 1}).view({weights.size(0), -1});
+  }
   OptionalTensor bias() const { return op_.options.bias ? OptionalTensor(parameters_.values[1]) : OptionalTensor(); }
+
+  // One row a window: its taps and their channels in the order of the weights. A view if windows are single pixels.
+  at::Tensor windows_of(const Problem& p) const {
+    const at::Tensor x = p.pad == std::array<std::int64_t, 2>{0, 0}
+                             ? p.input
+                             : at::constant_pad_nd(p.input, {p.pad[1], p.pad[1], p.pad[0], p.pad[0]}, 0)
+                                   .contiguous(at::MemoryFormat::ChannelsLast);
+    const auto &rows = op_.windows.height, &columns = op_.windows.width;
+    return x
+        .as_strided({x.size(0), p.out_height, p.out_width, rows.kernel, columns.kernel, x.size(1)},
+                    {x.stride(0), x.stride(2) * p.stride[0], x.stride(3) * p.stride[1], x.stride(2) * rows.dilation,
+                     x.stride(3) * columns.dilation, x.stride(1)})
+        .reshape({x.size(0) * p.out_height * p.out_width, -1});
+  }
+
+  // The transpose: every pixel gets the sum of what the windows that see it have for it.
+  at::Tensor sum_of_windows(const Problem& p, const at::Tensor& windows) const {
+    const at::Tensor& x = p.input;
+    const auto &rows = op_.windows.height, &columns = op_.windows.width;
+    const at::Tensor taps =
+        windows.view({x.size(0), p.out_height, p.out_width, rows.kernel, columns.kernel, x.size(1)});
+    at::Tensor sum = at::zeros({x.size(0), x.size(2) + 2 * p.pad[0], x.size(3) + 2 * p.pad[1], x.size(1)}, x.options());
+    for (std::int64_t i = 0; i < rows.kernel; ++i)
+      for (std::int64_t j = 0; j < columns.kernel; ++j) {
+        const std::int64_t top = i * rows.dilation, left = j * columns.dilation;
+        sum.slice(1, top, top + (p.out_height - 1) * p.stride[0] + 1, p.stride[0])
+            .slice(2, left, left + (p.out_width - 1) * p.stride[1] + 1, p.stride[1])
+            .add_(taps.select(3, i).select(3, j));
+      }
+    return sum.narrow(1, p.pad[0], x.size(2)).narrow(2, p.pad[1], x.size(3)).permute({0, 3, 1, 2});
+  }
 
   at::Tensor convolved(const Problem& p) const {
     const at::Tensor &x = p.input, &w = parameters_.values[0];
     const std::array<std::int64_t, 2> no_output_padding{0, 0};
     if (p.way == Way::product) {
-      const at::Tensor y = at::mm(pixels_of(x), matrix(w).t());
+      const at::Tensor y = at::mm(windows_of(p), matrix(w).t());
       if (op_.options.bias) y.add_(*bias());
-      return images_of(y, x.size(0), x.size(2));
+      return images_of(y, x.size(0), p.out_height);
     }
     if (p.way == Way::rows_as_samples)
       return images_of(pixels_of(at::convolution(rows_as_samples(x), w, bias(), p.stride, p.pad, dilation(), false,
@@ -219,14 +259,17 @@ class ConvKernel final : public Kernel {
 
   at::Tensor input_gradient(const Problem& p, const at::Tensor& gradient) const {
     const at::Tensor &x = p.input, &w = parameters_.values[0];
-    if (p.way == Way::product) return images_of(at::mm(pixels_of(gradient), matrix(w)), x.size(0), x.size(2));
+    if (p.way == Way::product) {
+      const at::Tensor windows = at::mm(pixels_of(gradient), matrix(w));
+      return of_single_pixels(p) ? images_of(windows, x.size(0), x.size(2)) : sum_of_windows(p, windows);
+    }
     const at::Tensor dx = std::get<0>(backward(p, gradient, {true, false, false}));
     return p.way == Way::rows_as_samples ? images_of(pixels_of(dx), x.size(0), x.size(2)) : dx;
   }
 
   void add_weight_gradient(const Problem& p, const at::Tensor& gradient) {
     if (p.way == Way::product) {
-      matrix(parameters_.gradients[0]).addmm_(pixels_of(gradient).t(), pixels_of(p.input));
+      matrix(parameters_.gradients[0]).addmm_(pixels_of(gradient).t(), windows_of(p));
       if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient, at::IntArrayRef({0, 2, 3})));
       return;
     }
