@@ -1,6 +1,8 @@
+#include <ATen/Parallel.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
@@ -41,6 +43,12 @@ Reach reach(const Window& window, const Interval& out, const Interval& have, std
   return {view, before, after};
 }
 
+// A slab's pixels one below the other, and such a matrix as images again.
+at::Tensor pixels_of(const at::Tensor& t) { return t.permute({0, 2, 3, 1}).reshape({-1, t.size(1)}); }
+at::Tensor images_of(const at::Tensor& pixels, std::int64_t samples, std::int64_t height) {
+  return pixels.reshape({samples, height, -1, pixels.size(1)}).permute({0, 3, 1, 2});
+}
+
 class ConvKernel final : public Kernel {
  public:
   ConvKernel(const Conv& op, const Shape& input, NodeParameters parameters)
@@ -54,11 +62,7 @@ class ConvKernel final : public Kernel {
                        rows_of<float>(out.data));
       return out;
     }
-    const Problem p = problem(args.inputs[0], args.out);
-    const OptionalTensor bias = op_.options.bias ? OptionalTensor(parameters_.values[1]) : OptionalTensor();
-    at::Tensor out = at::convolution(p.input, parameters_.values[0], bias, p.stride, p.pad, dilation(), false,
-                                     std::array<std::int64_t, 2>{0, 0}, op_.options.groups);
-    return {channels_last(out), args.out};
+    return {channels_last(convolved(problem(args.inputs[0], args.out))), args.out};
   }
 
   Slab recompute(const ForwardArgs& args) override { return forward(args); }
@@ -72,7 +76,7 @@ class ConvKernel final : public Kernel {
       return {dx};
     }
     const Problem p = problem(args.inputs[0], gradient.box);
-    at::Tensor dx = std::get<0>(backward(p, gradient.data, {true, false, false}));
+    at::Tensor dx = input_gradient(p, gradient.data);
     if (!p.whole.empty()) {
       const at::Tensor picked = dx;
       dx = at::zeros(p.whole, dx.options()).contiguous(at::MemoryFormat::ChannelsLast);
@@ -91,16 +95,19 @@ class ConvKernel final : public Kernel {
       if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient.data, at::IntArrayRef({0, 2, 3})));
       return;
     }
-    const auto [dx, dw, db] =
-        backward(problem(args.inputs[0], gradient.box), gradient.data, {false, true, op_.options.bias});
-    parameters_.gradients[0].add_(dw);
-    if (op_.options.bias) parameters_.gradients[1].add_(db);
+    add_weight_gradient(problem(args.inputs[0], gradient.box), gradient.data);
   }
 
   BackwardNeeds needs() const override { return {{true}}; }
   bool has_weights() const override { return true; }
 
  private:
+  // What one thread does with few images. ATen leaves windows of one pixel to a matrix product unless the batch is
+  // large; oneDNN beats that, by up to two where channels are few, so rows are taken for samples. With more weights
+  // than pixels a product of all windows with the weights is fastest, larger windows included: it takes the weights as
+  // they lie and adds to their gradient in place.
+  enum class Way { convolution, rows_as_samples, product };
+
   // What ATen's convolution is asked: its padding is the same on both ends, so what is left is padded by hand.
   struct Problem {
     at::Tensor input;
@@ -110,7 +117,22 @@ class ConvKernel final : public Kernel {
     bool padded = false;
     std::array<std::int64_t, 2> stride{1, 1};
     std::vector<std::int64_t> whole = {};  // sizes of the input before pixels were picked; empty: none were
+    std::int64_t out_height = 0, out_width = 0;
+    Way way = Way::convolution;
   };
+
+  bool of_single_pixels(const Problem& p) const {
+    return op_.windows.height.kernel == 1 && op_.windows.width.kernel == 1 &&
+           p.pad == std::array<std::int64_t, 2>{0, 0} && p.stride == std::array<std::int64_t, 2>{1, 1};
+  }
+
+  Way way(const Problem& p, const Box& out) const {
+    if (!p.input.is_cpu() || at::get_num_threads() > 1 || op_.options.groups > 1) return Way::convolution;
+    if (out.volume() < 4 * std::min(input_.channels, op_.options.out)) return Way::product;
+    const bool rows =
+        p.input.scalar_type() == at::kFloat && of_single_pixels(p) && out.batch().size() * out.height().size() >= 16;
+    return rows ? Way::rows_as_samples : Way::convolution;
+  }
 
   // The pixels that a window of one pixel looks at.
   at::Tensor every_stride(const at::Tensor& t) const {
@@ -177,16 +199,95 @@ class ConvKernel final : public Kernel {
       p.input = channels_last(every_stride(p.input).narrow(2, 0, out.height().size()).narrow(3, 0, out.width().size()));
       p.stride = {1, 1};
     }
+    p.out_height = out.height().size();
+    p.out_width = out.width().size();
+    p.way = way(p, out);
     return p;
+  }
+
+  // Weights as a matrix, one row an output channel; a view.
+  static at::Tensor matrix(const at::Tensor& weights) {
+    return weights.permute({0, 2, 3, 1}).view({weights.size(0), -1});
+  }
+  OptionalTensor bias() const { return op_.options.bias ? OptionalTensor(parameters_.values[1]) : OptionalTensor(); }
+
+  // One row a window: its taps and their channels in the order of the weights. A view if windows are single pixels.
+  at::Tensor windows_of(const Problem& p) const {
+    const at::Tensor x = p.pad == std::array<std::int64_t, 2>{0, 0}
+                             ? p.input
+                             : at::constant_pad_nd(p.input, {p.pad[1], p.pad[1], p.pad[0], p.pad[0]}, 0)
+                                   .contiguous(at::MemoryFormat::ChannelsLast);
+    const auto &rows = op_.windows.height, &columns = op_.windows.width;
+    return x
+        .as_strided({x.size(0), p.out_height, p.out_width, rows.kernel, columns.kernel, x.size(1)},
+                    {x.stride(0), x.stride(2) * p.stride[0], x.stride(3) * p.stride[1], x.stride(2) * rows.dilation,
+                     x.stride(3) * columns.dilation, x.stride(1)})
+        .reshape({x.size(0) * p.out_height * p.out_width, -1});
+  }
+
+  // The transpose: every pixel gets the sum of what the windows that see it have for it.
+  at::Tensor sum_of_windows(const Problem& p, const at::Tensor& windows) const {
+    const at::Tensor& x = p.input;
+    const auto &rows = op_.windows.height, &columns = op_.windows.width;
+    const at::Tensor taps =
+        windows.view({x.size(0), p.out_height, p.out_width, rows.kernel, columns.kernel, x.size(1)});
+    at::Tensor sum = at::zeros({x.size(0), x.size(2) + 2 * p.pad[0], x.size(3) + 2 * p.pad[1], x.size(1)}, x.options());
+    for (std::int64_t i = 0; i < rows.kernel; ++i)
+      for (std::int64_t j = 0; j < columns.kernel; ++j) {
+        const std::int64_t top = i * rows.dilation, left = j * columns.dilation;
+        sum.slice(1, top, top + (p.out_height - 1) * p.stride[0] + 1, p.stride[0])
+            .slice(2, left, left + (p.out_width - 1) * p.stride[1] + 1, p.stride[1])
+            .add_(taps.select(3, i).select(3, j));
+      }
+    return sum.narrow(1, p.pad[0], x.size(2)).narrow(2, p.pad[1], x.size(3)).permute({0, 3, 1, 2});
+  }
+
+  at::Tensor convolved(const Problem& p) const {
+    const at::Tensor &x = p.input, &w = parameters_.values[0];
+    const std::array<std::int64_t, 2> no_output_padding{0, 0};
+    if (p.way == Way::product) {
+      const at::Tensor y = at::mm(windows_of(p), matrix(w).t());
+      if (op_.options.bias) y.add_(*bias());
+      return images_of(y, x.size(0), p.out_height);
+    }
+    if (p.way == Way::rows_as_samples)
+      return images_of(pixels_of(at::convolution(rows_as_samples(x), w, bias(), p.stride, p.pad, dilation(), false,
+                                                 no_output_padding, 1)),
+                       x.size(0), x.size(2));
+    return at::convolution(x, w, bias(), p.stride, p.pad, dilation(), false, no_output_padding, op_.options.groups);
+  }
+
+  at::Tensor input_gradient(const Problem& p, const at::Tensor& gradient) const {
+    const at::Tensor &x = p.input, &w = parameters_.values[0];
+    if (p.way == Way::product) {
+      const at::Tensor windows = at::mm(pixels_of(gradient), matrix(w));
+      return of_single_pixels(p) ? images_of(windows, x.size(0), x.size(2)) : sum_of_windows(p, windows);
+    }
+    const at::Tensor dx = std::get<0>(backward(p, gradient, {true, false, false}));
+    return p.way == Way::rows_as_samples ? images_of(pixels_of(dx), x.size(0), x.size(2)) : dx;
+  }
+
+  void add_weight_gradient(const Problem& p, const at::Tensor& gradient) {
+    if (p.way == Way::product) {
+      matrix(parameters_.gradients[0]).addmm_(pixels_of(gradient).t(), windows_of(p));
+      if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient, at::IntArrayRef({0, 2, 3})));
+      return;
+    }
+    const auto [dx, dw, db] = backward(p, gradient, {false, true, op_.options.bias});
+    parameters_.gradients[0].add_(dw);
+    if (op_.options.bias) parameters_.gradients[1].add_(db);
   }
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const Problem& p, const at::Tensor& gradient,
                                                           std::array<bool, 3> mask) const {
+    const bool rows = p.way == Way::rows_as_samples;
     const std::array<std::int64_t, 1> bias_sizes{op_.options.out};
-    return at::convolution_backward(gradient, p.input, parameters_.values[0], at::OptionalIntArrayRef(bias_sizes),
-                                    p.stride, p.pad, dilation(), false, std::array<std::int64_t, 2>{0, 0},
-                                    op_.options.groups, mask);
+    return at::convolution_backward(rows ? rows_as_samples(gradient) : gradient,
+                                    rows ? rows_as_samples(p.input) : p.input, parameters_.values[0],
+                                    at::OptionalIntArrayRef(bias_sizes), p.stride, p.pad, dilation(), false,
+                                    std::array<std::int64_t, 2>{0, 0}, op_.options.groups, mask);
   }
+  static at::Tensor rows_as_samples(const at::Tensor& t) { return images_of(pixels_of(t), t.size(0) * t.size(2), 1); }
 
   const Conv& op_;
   const Shape input_;

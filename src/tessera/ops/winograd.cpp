@@ -19,6 +19,9 @@ using lanes::store;
 using namespace winograd;
 constexpr std::int64_t lane = lanes::vector_length<float>;
 constexpr std::int64_t points = 36;
+// Between the 36 matrices, whose sizes are often powers of two: without it what belongs together falls into one set of
+// a cache, which holds eight.
+constexpr std::int64_t gap = lane;
 
 std::int64_t whole_vectors(std::int64_t channels) { return (channels + lane - 1) / lane * lane; }
 
@@ -184,8 +187,8 @@ struct WeightView {
   bool reversed;
 
   std::int64_t to_whole() const { return whole_vectors(to); }
-  /// Numbers in one of the 36 matrices.
-  std::int64_t step() const { return from * to_whole(); }
+  /// From one of the 36 matrices to the next.
+  std::int64_t step() const { return from * to_whole() + gap; }
 
   static WeightView of(const at::Tensor& w, bool reversed) {
     ensure(w.size(2) == 3 && w.size(3) == 3 && w.stride(2) == 3 * w.stride(3), "weights of sizes ", w.sizes(),
@@ -195,25 +198,74 @@ struct WeightView {
   }
 };
 
-// Calls f(number in the weights, number in a [tap][row][column] block) for a block of weights, adjacent ones of the
-// memory one after the other.
-template <class Call>
-TESSERA_INLINE void for_block(const WeightView& view, std::int64_t row, std::int64_t column, const Call& f) {
-  const std::int64_t rows = std::min(lane, view.from - row), columns = std::min(lane, view.to - column);
-  for (std::int64_t tap = 0; tap < 9; ++tap) {
-    const std::int64_t base =
-        row * view.from_stride + column * view.to_stride + (view.reversed ? 8 - tap : tap) * view.tap_stride;
-    if (view.from_stride < view.to_stride) {
-      for (std::int64_t j = 0; j < columns; ++j)
-        for (std::int64_t i = 0; i < rows; ++i)
-          f(base + i * view.from_stride + j * view.to_stride, (tap * lane + i) * lane + j);
+// Swaps rows and columns of a square of lane×lane numbers: of ever smaller quarters the two off the diagonal.
+template <int half = lane / 2>
+TESSERA_INLINE void transpose(V* x) {
+  typedef int Order __attribute__((vector_size(sizeof(V))));
+  Order upper, lower;
+#pragma GCC unroll 16
+  for (int e = 0; e < lane; ++e) {
+    upper[e] = e & half ? static_cast<int>(lane) + e - half : e;
+    lower[e] = e & half ? static_cast<int>(lane) + e : e + half;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < lane; ++i) {
+    if (i & half) continue;
+    const V above = x[i], below = x[i + half];
+    x[i] = __builtin_shuffle(above, below, upper);
+    x[i + half] = __builtin_shuffle(above, below, lower);
+  }
+  if constexpr (half > 1) transpose<half / 2>(x);
+}
+
+// A block of lane×lane weights for each of the nine taps. `at` is the first weight of one.
+struct WeightBlock {
+  const WeightView& view;
+  std::int64_t row, column;
+
+  std::int64_t rows() const { return std::min(lane, view.from - row); }
+  std::int64_t columns() const { return std::min(lane, view.to - column); }
+  bool full() const { return rows() == lane && columns() == lane; }
+  std::int64_t at(std::int64_t tap) const {
+    return row * view.from_stride + column * view.to_stride + (view.reversed ? 8 - tap : tap) * view.tap_stride;
+  }
+
+  /// Copies a tap's weights to rows of `lane` numbers.
+  TESSERA_INLINE void load_tap(const float* weights, std::int64_t tap, float* to) const {
+    const float* const from = weights + at(tap);
+    if (full() && view.to_stride == 1) {
+#pragma GCC unroll 16
+      for (int i = 0; i < lane; ++i) store(to + i * lane, load<V>(from + i * view.from_stride));
+    } else if (full() && view.from_stride == 1) {
+      V x[lane];
+#pragma GCC unroll 16
+      for (int j = 0; j < lane; ++j) x[j] = load<V>(from + j * view.to_stride);
+      transpose(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < lane; ++i) store(to + i * lane, x[i]);
     } else {
-      for (std::int64_t i = 0; i < rows; ++i)
-        for (std::int64_t j = 0; j < columns; ++j)
-          f(base + i * view.from_stride + j * view.to_stride, (tap * lane + i) * lane + j);
+      for (std::int64_t i = 0; i < rows(); ++i)
+        for (std::int64_t j = 0; j < columns(); ++j) to[i * lane + j] = from[i * view.from_stride + j * view.to_stride];
     }
   }
-}
+
+  /// The transpose: adds rows of `lane` numbers to a tap's weights.
+  TESSERA_INLINE void add_tap(float* weights, std::int64_t tap, const float* from) const {
+    float* const to = weights + at(tap);
+    if (full() && view.from_stride == 1) {
+      V x[lane];
+#pragma GCC unroll 16
+      for (int i = 0; i < lane; ++i) x[i] = load<V>(from + i * lane);
+      transpose(x);
+#pragma GCC unroll 16
+      for (int j = 0; j < lane; ++j) store(to + j * view.to_stride, load<V>(to + j * view.to_stride) + x[j]);
+    } else {
+      for (std::int64_t i = 0; i < rows(); ++i)
+        for (std::int64_t j = 0; j < columns(); ++j)
+          to[i * view.from_stride + j * view.to_stride] += from[i * lane + j];
+    }
+  }
+};
 
 // Rows [first, last) of the 36 matrices, whose columns stand in the panels that product() wants.
 TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightView& view, std::int64_t first,
@@ -222,7 +274,8 @@ TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightVie
   for (std::int64_t column = 0; column < view.to_whole(); column += lane) {
     const Panel panel = panel_of(column, view.to_whole());
     for (std::int64_t row = first; row < last; row += lane) {
-      for_block(view, row, column, [&](std::int64_t from, std::int64_t at) { block[at] = weights[from]; });
+      const WeightBlock here{view, row, column};
+      for (int tap = 0; tap < 9; ++tap) here.load_tap(weights, tap, block + tap * lane * lane);
       for (std::int64_t i = 0; i < std::min(lane, last - row); ++i) {
         V w[9], t[18], u[36];
         for (int k = 0; k < 9; ++k) w[k] = load<V>(block + (k * lane + i) * lane);
@@ -247,7 +300,8 @@ TESSERA_VECTORIZE void matrices_to_weights(const float* from, const WeightView& 
         for (int j = 0; j < 3; ++j) weights_from_points(t + 6 * j, 1, w + 3 * j, 1);
         for (int k = 0; k < 9; ++k) store(block + (k * lane + i) * lane, w[k]);
       }
-      for_block(view, row, column, [&](std::int64_t to, std::int64_t at) { sum[to] += block[at]; });
+      const WeightBlock here{view, row, column};
+      for (int tap = 0; tap < 9; ++tap) here.add_tap(sum, tap, block + tap * lane * lane);
     }
 }
 
@@ -269,8 +323,8 @@ struct Groups {
 
   std::int64_t begin(std::int64_t group) const { return group * together; }
   std::int64_t size(std::int64_t group) const { return std::min(together, patches.count() - begin(group)); }
-  std::int64_t in_step() const { return together * in_whole; }
-  std::int64_t out_step() const { return together * out_whole; }
+  std::int64_t in_step() const { return together * in_whole + gap; }
+  std::int64_t out_step() const { return together * out_whole + gap; }
   /// What a thread needs for one group.
   std::int64_t scratch() const { return points * (in_step() + out_step()) + 2 * std::max(in_whole, out_whole); }
 };

@@ -46,8 +46,7 @@ class Optimizer {
   void clip(double norm);
   void step(double lr);
 
-  /// What it remembers from step to step; writing to it changes the next step. Before the first step these are zeros,
-  /// from which the first step is the same as from nothing.
+  /// What it remembers from step to step, zeros before the first; writing to it changes the next step.
   std::vector<OptimizerState> state();
   /// Says how many steps led to this state; Adam's first ones are corrected by it.
   void set_steps(std::int64_t steps);
