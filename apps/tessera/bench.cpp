@@ -69,9 +69,11 @@ void run_bench(Options& options, const std::string& family, const ModelRegistry&
     check_writable("--trace", options.trace);
   }
   install_cpu_allocator();
-  if (launch.speaks() && !options.quiet)
+  if (launch.speaks() && !options.quiet) {
     fmt::print("bench {}: {} on {}\n{}", family, options.model.name, job.images->describe(),
                plan_table(job.plan, job.graph, element_bytes(options)));
+    if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
+  }
   if (!options.skip_verification) verify_first(options, job.plan, models, launch);
   RunReport report =
       run_training(options, job, launch, {.quiet = true, .every_step = false, .record = !options.trace.empty()});

@@ -12,8 +12,8 @@ namespace tessera {
 
 Launch::Launch() {
   if (!MpiSession::started_by_launcher()) return;
-  prepare_for_nccl();
   session_ = std::make_unique<MpiSession>();
+  prepare_for_nccl(session_->local_size());
   world_ = mpi_world();
 }
 

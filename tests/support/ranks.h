@@ -26,8 +26,8 @@ class MpiEnvironment : public ::testing::Environment {
     if (!MpiSession::started_by_launcher()) return;
     const char* transport = std::getenv("TESSERA_TEST_TRANSPORT");
     const bool by_nccl = transport && std::string_view(transport) == "nccl";
-    if (by_nccl) prepare_for_nccl();
     session_ = std::make_unique<MpiSession>();
+    if (by_nccl) prepare_for_nccl(session_->local_size());
     world_ = mpi_world(short_timeout);
     if (by_nccl) nccl_ = with_nccl(*world_);
   }

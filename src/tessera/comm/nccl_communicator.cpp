@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 
 namespace tessera {
 namespace {
@@ -32,6 +33,13 @@ ncclDataType_t type_of(at::ScalarType dtype) {
     default:
       throw Error(concat("all_reduce cannot combine elements of dtype ", dtype));
   }
+}
+
+/// By the driver's files: asking CUDA would set it up.
+int gpus_of_machine() {
+  int count = 0;
+  while (std::filesystem::exists(concat("/dev/nvidia", count))) ++count;
+  return count;
 }
 
 /// Queued on the group's stream. Once the caller's stream is behind it, that stream's order is enough for the tensors.
@@ -157,7 +165,8 @@ std::string nccl_version() {
   return concat(number / 10000, '.', number / 100 % 100, '.', number % 100);
 }
 
-void prepare_for_nccl() {
+void prepare_for_nccl(int ranks_on_machine) {
+  if (ranks_on_machine > gpus_of_machine()) return;
   // Connections are made with a group, not by its first collective: that would make the host wait for its peers.
   setenv("NCCL_RUNTIME_CONNECT", "0", /*overwrite=*/0);
   // Each stream gets a queue of its own: with fewer queues, a sum that waits for its peers would hold up other streams.

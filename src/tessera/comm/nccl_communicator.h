@@ -14,8 +14,8 @@ bool nccl_built();
 std::string nccl_version();
 
 /// To be called before CUDA is used in this process: leaves in the environment what NCCL and CUDA have to know, unless
-/// the user did. Nothing to do without NCCL.
-void prepare_for_nccl();
+/// the user did. Nothing to do without NCCL, or with more ranks on this machine than it has GPUs.
+void prepare_for_nccl(int ranks_on_machine);
 
 /// The same ranks as `world`, which must outlive it: collectives on tensors of GPUs go by NCCL, and all the rest by
 /// `world`. Each rank is a process with a GPU of its own, the current one. Collective.

@@ -5,7 +5,7 @@ namespace tessera {
 
 bool nccl_built() { return false; }
 std::string nccl_version() { return {}; }
-void prepare_for_nccl() {}
+void prepare_for_nccl(int) {}
 std::unique_ptr<Communicator> with_nccl(Communicator&) { throw Error("this program was built without NCCL"); }
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include "support/compare.h"
 #include "support/device.h"
 #include "tessera/base/error.h"
+#include "tessera/ops/bands.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/runtime/parameters.h"
 
@@ -149,6 +150,46 @@ TEST(Kernel, ConvEqualsAutogradForAnyWindow) {
                            torch::IntArrayRef{o.stride.height, o.stride.width}, torch::IntArrayRef{0, 0},
                            torch::IntArrayRef{o.dilation.height, o.dilation.width}, o.groups);
     });
+  }
+}
+
+TEST(Kernel, ConvInBandsEqualsConvInOnePiece) {
+  Rig rig(21);
+  for (int trial = 0; trial < 60; ++trial) {
+    ConvOptions o;
+    o.out = rig.pick(1, 4);
+    o.kernel = {rig.pick(1, 5), rig.pick(1, 5)};
+    o.stride = {rig.pick(1, 3), rig.pick(1, 3)};
+    o.dilation = {rig.pick(1, 2), rig.pick(1, 2)};
+    o.pad = {rig.pick(0, 3), rig.pick(0, 3)};
+    o.bias = rig.pick(0, 1);
+    Graph graph;
+    graph.conv(graph.input({rig.pick(1, 3), rig.pick(11, 23), rig.pick(11, 23)}), o, "conv");
+    const Node& node = graph.nodes().back();
+    const std::int64_t samples = rig.pick(1, 3);
+    SCOPED_TRACE(tessera::concat(node.op->describe(), ", ", samples, " samples"));
+    const std::vector<Slab> inputs{random_slab(graph.shape({0}), samples)};
+    const Slab upstream = random_slab(node.shape, samples);
+    PassInfo pass{3, 5, samples, {}};
+    pass.options = test::doubles();
+    std::array<at::Tensor, 2> outputs, input_gradients, weight_gradients;
+    for (const bool bands : {false, true}) {
+      const Parameters parameters(graph, 0, 2, test::doubles(), 7);
+      auto kernel = make_kernel(graph, node, parameters.of(node));
+      if (bands) kernel = in_bands(std::move(kernel), node.shape.channels, rig.pick(30, 600));
+      Saved saved;
+      outputs[bands] = kernel->forward({inputs, upstream.box, upstream.box, pass, saved}).data;
+      BackwardArgs args{inputs, {}, {upstream}, {true}, {}, upstream.box, pass, saved};
+      kernel->weight_gradients(args);
+      const Slab gradient = kernel->input_gradients(args)[0];
+      const Slab whole{torch::zeros_like(inputs[0].data), inputs[0].box};
+      narrowed(whole, gradient.box).data.copy_(gradient.data);
+      input_gradients[bands] = whole.data;
+      weight_gradients[bands] = parameters.flat_gradients().clone();
+    }
+    EXPECT_LT(relative_error(outputs[1], outputs[0]), tolerance);
+    EXPECT_LT(relative_error(input_gradients[1], input_gradients[0]), tolerance);
+    EXPECT_LT(relative_error(weight_gradients[1], weight_gradients[0]), tolerance);
   }
 }
 
