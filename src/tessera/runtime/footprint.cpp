@@ -9,10 +9,11 @@ namespace tessera {
 namespace {
 
 // A value and its gradient on their way through a step, and what is made again for it.
-constexpr double tensors_at_work = 4;
+constexpr double tensors_at_work = 5;
 
-// Receives of the next two actions are posted ahead, and what one action sent may still be on its way.
-constexpr double messages_under_way = 2;
+// Receives of the next two actions are posted ahead, beside those of the present one, and what was sent may still be on
+// its way.
+constexpr double messages_under_way = 3;
 
 // Bytes. Activations may be narrower.
 constexpr double narrowest_parameter = 4;
@@ -47,13 +48,13 @@ double travelling(const Graph& graph, const Layout& layout, int stage) {
 std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options) {
   const Layout layout = make_layout(graph, plan);
   std::vector<StageCost> costs = stage_costs(plan, graph);
-  std::vector<double> parameters, at_work;  // bytes, elements
+  std::vector<double> parameters, at_work, under_way;  // bytes, elements, elements
   const double parameter_bytes = std::max(options.element_bytes, narrowest_parameter);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     costs[s].live = kept_elements(graph, stage, layout.stages[s], options.recompute);
-    at_work.push_back(tensors_at_work * largest_value(graph, layout.stages[s]) +
-                      messages_under_way * travelling(graph, layout, static_cast<int>(s)));
+    at_work.push_back(tensors_at_work * largest_value(graph, layout.stages[s]));
+    under_way.push_back(messages_under_way * travelling(graph, layout, static_cast<int>(s)));
     double bytes = 0;
     for (int n = stage.first_node; n < stage.end_node; ++n)
       for (const auto& spec : graph.nodes()[static_cast<std::size_t>(n)].parameters)
@@ -64,17 +65,19 @@ std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const
   std::vector<double> bytes;
   for (int rank = 0; rank < plan.ranks_per_replica(); ++rank) {
     double elements = simulation.ranks[static_cast<std::size_t>(rank)].live_cost;
+    double most_at_work = 0;  // a rank of two places works in one at a time
     std::set<int> stages;
     for (const auto& place : plan.places_of(rank)) {
       stages.insert(place.stage);
-      elements += at_work[static_cast<std::size_t>(place.stage)];
+      most_at_work = std::max(most_at_work, at_work[static_cast<std::size_t>(place.stage)]);
+      elements += under_way[static_cast<std::size_t>(place.stage)];
       // The batch that is trained on, and the one that is read ahead.
       const auto& images = layout.at(place.stage, 0);
       if (images.used())
         elements += 2.0 * static_cast<double>(images.held[0].volume() * graph.shape({0}).channels *
                                               plan.micros(place.direction));
     }
-    double sum = elements * options.element_bytes;
+    double sum = (elements + most_at_work) * options.element_bytes;
     for (const int s : stages) sum += parameters[static_cast<std::size_t>(s)];
     bytes.push_back(sum);
   }
