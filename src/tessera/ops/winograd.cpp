@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/lanes.h"
 #include "tessera/ops/winograd_maps.h"
+#include "tessera/ops/winograd_product.h"
 
 namespace tessera {
 namespace {
@@ -17,7 +18,6 @@ namespace {
 using lanes::load;
 using lanes::store;
 using namespace winograd;
-constexpr std::int64_t lane = lanes::vector_length<float>;
 constexpr std::int64_t points = 36;
 // Between the 36 matrices, whose sizes are often powers of two: without it what belongs together falls into one set of
 // a cache, which holds eight.
@@ -105,80 +105,6 @@ TESSERA_VECTORIZE void points_to_outputs(const float* from, std::int64_t step, c
   }
 }
 
-// A matrix product's operands: numbers of a are `a_row` and `a_depth` apart, rows of b `b_depth`, rows of c `c_row`.
-struct Strides {
-  std::int64_t a_row, a_depth, b_depth, c_row;
-};
-
-template <int rows, int vectors, bool add>
-TESSERA_INLINE void product_of_registers(const float* a, const float* b, float* c, std::int64_t depth,
-                                         const Strides& s) {
-  V sum[rows][vectors];
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < vectors; ++j) sum[i][j] = add ? load<V>(c + i * s.c_row + j * lane) : V{};
-  for (std::int64_t k = 0; k < depth; ++k) {
-    V right[vectors];
-#pragma GCC unroll 4
-    for (int j = 0; j < vectors; ++j) right[j] = load<V>(b + k * s.b_depth + j * lane);
-#pragma GCC unroll 16
-    for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-      for (int j = 0; j < vectors; ++j) sum[i][j] += a[i * s.a_row + k * s.a_depth] * right[j];
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < rows; ++i)
-#pragma GCC unroll 4
-    for (int j = 0; j < vectors; ++j) store(c + i * s.c_row + j * lane, sum[i][j]);
-}
-
-template <int rows, int vectors, bool add>
-TESSERA_INLINE void product_of_columns(const float* a, const float* b, float* c, std::int64_t height,
-                                       std::int64_t depth, const Strides& s) {
-  std::int64_t i = 0;
-  for (; i + rows <= height; i += rows)
-    product_of_registers<rows, vectors, add>(a + i * s.a_row, b, c + i * s.c_row, depth, s);
-  if constexpr (rows > 1) {
-    if (i < height)
-      product_of_columns<rows / 2, vectors, add>(a + i * s.a_row, b, c + i * s.c_row, height - i, depth, s);
-  }
-}
-
-// Right factors are taken in panels of four, two or one vectors of columns. `apart`: each panel is a matrix of its own,
-// one behind the other, so that it is read in the order of memory.
-enum class Panels { side_by_side, apart };
-struct Panel {
-  std::int64_t begin, width;
-};
-TESSERA_INLINE Panel panel_of(std::int64_t column, std::int64_t columns) {
-  const std::int64_t fours = columns / (4 * lane) * (4 * lane), twos = columns / (2 * lane) * (2 * lane);
-  if (column < fours) return {column / (4 * lane) * (4 * lane), 4 * lane};
-  if (column < twos) return {fours, 2 * lane};
-  return {twos, lane};
-}
-
-struct Extent {
-  std::int64_t height, width, depth;
-};
-
-// c = a · b, or added to c. The width is in whole vectors.
-template <Panels panels, bool add>
-TESSERA_VECTORIZE void product(const float* a, const float* b, float* c, Extent e, Strides s) {
-  for (std::int64_t j = 0; j < e.width;) {
-    const Panel panel = panel_of(j, e.width);
-    const float* const right = panels == Panels::apart ? b + j * e.depth : b + j;
-    if (panels == Panels::apart) s.b_depth = panel.width;
-    if (panel.width == 4 * lane)
-      product_of_columns<6, 4, add>(a, right, c + j, e.height, e.depth, s);
-    else if (panel.width == 2 * lane)
-      product_of_columns<12, 2, add>(a, right, c + j, e.height, e.depth, s);
-    else
-      product_of_columns<12, 1, add>(a, right, c + j, e.height, e.depth, s);
-    j += panel.width;
-  }
-}
-
 // How the weights' memory maps to matrices [from][to], one a tap. Forward goes from input to output channels, its
 // transpose the other way with the taps in reverse.
 struct WeightView {
@@ -189,6 +115,13 @@ struct WeightView {
   std::int64_t to_whole() const { return whole_vectors(to); }
   /// From one of the 36 matrices to the next.
   std::int64_t step() const { return from * to_whole() + gap; }
+
+  /// Of some of the columns; their weights begin `begin * to_stride` numbers later.
+  WeightView columns(std::int64_t begin, std::int64_t count) const {
+    WeightView part = *this;
+    part.to = std::min(count, to - begin);
+    return part;
+  }
 
   static WeightView of(const at::Tensor& w, bool reversed) {
     ensure(w.size(2) == 3 && w.size(3) == 3 && w.stride(2) == 3 * w.stride(3), "weights of sizes ", w.sizes(),
@@ -317,9 +250,13 @@ struct Groups {
          std::int64_t out_channels)
       : patches(samples, rows, columns), in_whole(whole_vectors(in.channels)), out_whole(whole_vectors(out_channels)) {
     // Few patches stay in a core's second cache; but where the weights do not, each fetch of them should serve more.
-    together = in_whole * out_whole < 128 * 256 ? 24 : 48;
+    together = few() ? patches.count() : in_whole * out_whole < 128 * 256 ? 24 : 48;
     count = (patches.count() + together - 1) / together;
   }
+
+  /// So few patches that they are all taken at once, with some columns of the weights at a time: the weights are then
+  /// what must not leave the cache.
+  bool few() const { return patches.count() <= in_whole * out_whole / 1024; }
 
   std::int64_t begin(std::int64_t group) const { return group * together; }
   std::int64_t size(std::int64_t group) const { return std::min(together, patches.count() - begin(group)); }
@@ -343,18 +280,69 @@ struct Scratch {
   }
 };
 
-void inputs_of_group(const Rows<const float>& in, WinogradOrigin origin, const Groups& g, std::int64_t group,
-                     const Scratch& s) {
-  for (std::int64_t i = 0; i < g.size(group); ++i) {
-    const auto at = g.patches.at(g.begin(group) + i);
-    const float* pixels[36];
-    pixels_of<6, const float>(in, at.sample, origin.row + at.row, origin.column + at.column, s.zeros, pixels);
-    inputs_to_points(pixels, in.channels, s.in + i * g.in_whole, g.in_step());
-  }
+void input_of_patch(const Rows<const float>& in, WinogradOrigin origin, const Groups& g, std::int64_t group,
+                    std::int64_t i, const Scratch& s) {
+  const auto at = g.patches.at(g.begin(group) + i);
+  const float* pixels[36];
+  pixels_of<6, const float>(in, at.sample, origin.row + at.row, origin.column + at.column, s.zeros, pixels);
+  inputs_to_points(pixels, in.channels, s.in + i * g.in_whole, g.in_step());
+}
+
+void gradient_of_patch(const Rows<const float>& gradient, const Groups& g, std::int64_t group, std::int64_t i,
+                       const Scratch& s) {
+  const auto at = g.patches.at(g.begin(group) + i);
+  const float* pixels[16];
+  pixels_of<4, const float>(gradient, at.sample, at.row, at.column, s.zeros, pixels);
+  gradients_to_points(pixels, gradient.channels, s.out + i * g.out_whole, g.out_step());
+}
+
+// Channels [first, first + channels).
+void output_of_patch(const Rows<float>& out, const Groups& g, std::int64_t group, std::int64_t i, const Scratch& s,
+                     const float* bias, std::int64_t first, std::int64_t channels) {
+  const auto at = g.patches.at(g.begin(group) + i);
+  float* pixels[16];
+  pixels_of<4, float>(out, at.sample, at.row, at.column, s.sink, pixels);
+  for (auto& pixel : pixels) pixel += first;
+  points_to_outputs(s.out + i * g.out_whole + first, g.out_step(), bias ? bias + first : nullptr, channels, pixels);
+}
+
+// Columns of the weights that are taken at a time where patches are few: with 256 channels, a megabyte.
+constexpr std::int64_t columns_at_a_time = 2 * lane;
+
+// Calls f(first column, view of the columns, memory for their 36 matrices) for all columns, in parallel.
+template <class Call>
+void for_columns(const WeightView& view, const Call& f) {
+  const std::int64_t size = points * view.columns(0, columns_at_a_time).step();
+  const at::Tensor memory = floats(at::get_num_threads() * size);
+  at::parallel_for(0, (view.to + columns_at_a_time - 1) / columns_at_a_time, 1,
+                   [&](std::int64_t first, std::int64_t last) {
+                     for (std::int64_t i = first; i < last; ++i)
+                       f(i * columns_at_a_time, view.columns(i * columns_at_a_time, columns_at_a_time),
+                         memory.data_ptr<float>() + at::get_thread_num() * size);
+                   });
+}
+
+void convolve_few(const Rows<const float>& in, WinogradOrigin origin, const float* weights, const WeightView& view,
+                  const float* bias, const Rows<float>& out, const Groups& g) {
+  const at::Tensor memory = floats(g.scratch());
+  const Scratch s(memory.data_ptr<float>(), g);
+  const std::int64_t patches = g.patches.count();
+  at::parallel_for(0, patches, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) input_of_patch(in, origin, g, 0, i, s);
+  });
+  for_columns(view, [&](std::int64_t column, const WeightView& part, float* u) {
+    weights_to_matrices(weights + column * view.to_stride, part, 0, part.from, u);
+    for (std::int64_t k = 0; k < points; ++k)
+      product<Panels::apart, false>(s.in + k * g.in_step(), u + k * part.step(), s.out + k * g.out_step() + column,
+                                    {patches, part.to_whole(), part.from}, {g.in_whole, 1, 0, g.out_whole});
+    for (std::int64_t i = 0; i < patches; ++i) output_of_patch(out, g, 0, i, s, bias, column, part.to);
+  });
 }
 
 void convolve(const Rows<const float>& in, WinogradOrigin origin, const at::Tensor& weights, const WeightView& view,
               const float* bias, const Rows<float>& out) {
+  const Groups g(in, out.samples, out.rows, out.width, out.channels);
+  if (g.few()) return convolve_few(in, origin, weights.data_ptr<float>(), view, bias, out, g);
   const at::Tensor matrices = floats(points * view.step());
   float* const u = matrices.data_ptr<float>();
   const std::int64_t blocks = whole_vectors(view.from) / lane;
@@ -362,21 +350,15 @@ void convolve(const Rows<const float>& in, WinogradOrigin origin, const at::Tens
     weights_to_matrices(weights.data_ptr<float>(), view, first * lane, std::min(last * lane, view.from), u);
   });
 
-  const Groups g(in, out.samples, out.rows, out.width, out.channels);
   const at::Tensor memory = floats(at::get_num_threads() * g.scratch());
   at::parallel_for(0, g.count, 1, [&](std::int64_t first, std::int64_t last) {
     const Scratch s(memory.data_ptr<float>() + at::get_thread_num() * g.scratch(), g);
     for (std::int64_t group = first; group < last; ++group) {
-      inputs_of_group(in, origin, g, group, s);
+      for (std::int64_t i = 0; i < g.size(group); ++i) input_of_patch(in, origin, g, group, i, s);
       for (std::int64_t k = 0; k < points; ++k)
         product<Panels::apart, false>(s.in + k * g.in_step(), u + k * view.step(), s.out + k * g.out_step(),
                                       {g.size(group), g.out_whole, view.from}, {g.in_whole, 1, 0, g.out_whole});
-      for (std::int64_t i = 0; i < g.size(group); ++i) {
-        const auto at = g.patches.at(g.begin(group) + i);
-        float* pixels[16];
-        pixels_of<4, float>(out, at.sample, at.row, at.column, s.sink, pixels);
-        points_to_outputs(s.out + i * g.out_whole, g.out_step(), bias, out.channels, pixels);
-      }
+      for (std::int64_t i = 0; i < g.size(group); ++i) output_of_patch(out, g, group, i, s, bias, 0, out.channels);
     }
   });
 }
@@ -389,12 +371,9 @@ void add_weight_gradient(const Rows<const float>& in, WinogradOrigin origin, con
                          const WeightView& view, float* sum) {
   const std::int64_t groups_a_sum = std::max<std::int64_t>(1, patches_a_sum / g.together);
   for (std::int64_t group = first; group < last; ++group) {
-    inputs_of_group(in, origin, g, group, s);
     for (std::int64_t i = 0; i < g.size(group); ++i) {
-      const auto at = g.patches.at(g.begin(group) + i);
-      const float* pixels[16];
-      pixels_of<4, const float>(gradient, at.sample, at.row, at.column, s.zeros, pixels);
-      gradients_to_points(pixels, gradient.channels, s.out + i * g.out_whole, g.out_step());
+      input_of_patch(in, origin, g, group, i, s);
+      gradient_of_patch(gradient, g, group, i, s);
     }
     const std::int64_t in_sum = (group - first) % groups_a_sum;
     const auto multiply = in_sum == 0 ? product<Panels::side_by_side, false> : product<Panels::side_by_side, true>;
@@ -405,6 +384,26 @@ void add_weight_gradient(const Rows<const float>& in, WinogradOrigin origin, con
   }
 }
 
+void add_weight_gradient_of_few(const Rows<const float>& in, WinogradOrigin origin, const Rows<const float>& gradient,
+                                const Groups& g, const WeightView& view, float* sum) {
+  const at::Tensor memory = floats(g.scratch());
+  const Scratch s(memory.data_ptr<float>(), g);
+  const std::int64_t patches = g.patches.count();
+  at::parallel_for(0, patches, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      input_of_patch(in, origin, g, 0, i, s);
+      gradient_of_patch(gradient, g, 0, i, s);
+    }
+  });
+  for_columns(view, [&](std::int64_t column, const WeightView& part, float* matrices) {
+    for (std::int64_t k = 0; k < points; ++k)
+      product<Panels::side_by_side, false>(s.in + k * g.in_step(), s.out + k * g.out_step() + column,
+                                           matrices + k * part.step(), {part.from, part.to_whole(), patches},
+                                           {1, g.in_whole, g.out_whole, part.to_whole()});
+    matrices_to_weights(matrices, part, sum + column * view.to_stride);
+  });
+}
+
 }  // namespace
 
 bool winograd_pays(std::int64_t in_channels, std::int64_t out_channels, std::int64_t samples, std::int64_t rows,
@@ -413,8 +412,7 @@ bool winograd_pays(std::int64_t in_channels, std::int64_t out_channels, std::int
   if (!wide_registers()) return false;
   const std::int64_t patches = Patches(samples, rows, columns).count();
   // Few patches do not pay for the transform of the weights; patches that reach far over the edge waste their pixels.
-  const std::int64_t least = std::max<std::int64_t>(8, in_channels * out_channels / 2048);
-  return in_channels >= lane && out_channels >= lane && patches >= least && samples * rows * columns >= 10 * patches;
+  return in_channels >= lane && out_channels >= lane && patches >= 8 && samples * rows * columns >= 10 * patches;
 }
 
 void winograd_forward(const Rows<const float>& in, WinogradOrigin origin, const at::Tensor& weights, const float* bias,
@@ -432,6 +430,7 @@ void winograd_weight_gradient(const Rows<const float>& in, WinogradOrigin origin
                               const at::Tensor& sum) {
   const WeightView view = WeightView::of(sum, false);
   const Groups g(in, gradient.samples, gradient.rows, gradient.width, gradient.channels);
+  if (g.few()) return add_weight_gradient_of_few(in, origin, gradient, g, view, sum.data_ptr<float>());
   const std::int64_t threads = std::min<std::int64_t>(at::get_num_threads(), g.count);
   const at::Tensor memory = floats(threads * g.scratch()), matrices = floats(threads * points * view.step());
   // A thread alone adds to the sum; more of them have sums of their own, which are added in the order of the threads.
