@@ -116,12 +116,14 @@ struct WeightView {
   /// From one of the 36 matrices to the next.
   std::int64_t step() const { return from * to_whole() + gap; }
 
-  /// Of some of the columns; their weights begin `begin * to_stride` numbers later.
-  WeightView columns(std::int64_t begin, std::int64_t count) const {
+  /// Of the rows and columns from these on, up to so many; their weights begin at offset().
+  WeightView part(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) const {
     WeightView part = *this;
-    part.to = std::min(count, to - begin);
+    part.from = std::min(rows, from - row);
+    part.to = std::min(columns, to - column);
     return part;
   }
+  std::int64_t offset(std::int64_t row, std::int64_t column) const { return row * from_stride + column * to_stride; }
 
   static WeightView of(const at::Tensor& w, bool reversed) {
     ensure(w.size(2) == 3 && w.size(3) == 3 && w.stride(2) == 3 * w.stride(3), "weights of sizes ", w.sizes(),
@@ -204,6 +206,7 @@ struct WeightBlock {
 TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightView& view, std::int64_t first,
                                            std::int64_t last, float* to) {
   float block[9 * lane * lane]{};
+  const std::int64_t step = view.step();
   for (std::int64_t column = 0; column < view.to_whole(); column += lane) {
     const Panel panel = panel_of(column, view.to_whole());
     for (std::int64_t row = first; row < last; row += lane) {
@@ -215,7 +218,8 @@ TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightVie
         for (int j = 0; j < 3; ++j) weights_to_points(w + j, 3, t + j, 3);
         for (int j = 0; j < 6; ++j) weights_to_points(t + 3 * j, 1, u + 6 * j, 1);
         float* const place = to + panel.begin * view.from + (row + i) * panel.width + (column - panel.begin);
-        for (int k = 0; k < 36; ++k) store(place + k * view.step(), u[k]);
+#pragma GCC unroll 36
+        for (int k = 0; k < 36; ++k) store(place + k * step, u[k]);
       }
     }
   }
@@ -224,11 +228,13 @@ TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightVie
 // The transpose: adds the gradient at the 36 points, in plain matrices, to the weights' gradient.
 TESSERA_VECTORIZE void matrices_to_weights(const float* from, const WeightView& view, float* sum) {
   float block[9 * lane * lane];
+  const std::int64_t step = view.step(), across = view.to_whole();
   for (std::int64_t column = 0; column < view.to_whole(); column += lane)
     for (std::int64_t row = 0; row < view.from; row += lane) {
       for (std::int64_t i = 0; i < std::min(lane, view.from - row); ++i) {
         V u[36], t[18], w[9];
-        for (int k = 0; k < 36; ++k) u[k] = load<V>(from + k * view.step() + (row + i) * view.to_whole() + column);
+#pragma GCC unroll 36
+        for (int k = 0; k < 36; ++k) u[k] = load<V>(from + k * step + (row + i) * across + column);
         for (int j = 0; j < 6; ++j) weights_from_points(u + j, 6, t + j, 6);
         for (int j = 0; j < 3; ++j) weights_from_points(t + 6 * j, 1, w + 3 * j, 1);
         for (int k = 0; k < 9; ++k) store(block + (k * lane + i) * lane, w[k]);
@@ -306,19 +312,18 @@ void output_of_patch(const Rows<float>& out, const Groups& g, std::int64_t group
   points_to_outputs(s.out + i * g.out_whole + first, g.out_step(), bias ? bias + first : nullptr, channels, pixels);
 }
 
-// Columns of the weights that are taken at a time where patches are few: with 256 channels, a megabyte.
-constexpr std::int64_t columns_at_a_time = 2 * lane;
+// How much of the weights is taken at a time where patches are few: half a megabyte of 36 matrices.
+constexpr std::int64_t rows_at_a_time = 8 * lane, columns_at_a_time = 2 * lane;
 
-// Calls f(first column, view of the columns, memory for their 36 matrices) for all columns, in parallel.
+// Calls f(first column, memory for the 36 matrices of a part of the weights) for all columns, in parallel.
 template <class Call>
 void for_columns(const WeightView& view, const Call& f) {
-  const std::int64_t size = points * view.columns(0, columns_at_a_time).step();
+  const std::int64_t size = points * view.part(0, rows_at_a_time, 0, columns_at_a_time).step();
   const at::Tensor memory = floats(at::get_num_threads() * size);
   at::parallel_for(0, (view.to + columns_at_a_time - 1) / columns_at_a_time, 1,
                    [&](std::int64_t first, std::int64_t last) {
                      for (std::int64_t i = first; i < last; ++i)
-                       f(i * columns_at_a_time, view.columns(i * columns_at_a_time, columns_at_a_time),
-                         memory.data_ptr<float>() + at::get_thread_num() * size);
+                       f(i * columns_at_a_time, memory.data_ptr<float>() + at::get_thread_num() * size);
                    });
 }
 
@@ -330,12 +335,17 @@ void convolve_few(const Rows<const float>& in, WinogradOrigin origin, const floa
   at::parallel_for(0, patches, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) input_of_patch(in, origin, g, 0, i, s);
   });
-  for_columns(view, [&](std::int64_t column, const WeightView& part, float* u) {
-    weights_to_matrices(weights + column * view.to_stride, part, 0, part.from, u);
-    for (std::int64_t k = 0; k < points; ++k)
-      product<Panels::apart, false>(s.in + k * g.in_step(), u + k * part.step(), s.out + k * g.out_step() + column,
-                                    {patches, part.to_whole(), part.from}, {g.in_whole, 1, 0, g.out_whole});
-    for (std::int64_t i = 0; i < patches; ++i) output_of_patch(out, g, 0, i, s, bias, column, part.to);
+  for_columns(view, [&](std::int64_t column, float* u) {
+    for (std::int64_t row = 0; row < view.from; row += rows_at_a_time) {
+      const WeightView part = view.part(row, rows_at_a_time, column, columns_at_a_time);
+      weights_to_matrices(weights + view.offset(row, column), part, 0, part.from, u);
+      const auto multiply = row == 0 ? product<Panels::apart, false> : product<Panels::apart, true>;
+      for (std::int64_t k = 0; k < points; ++k)
+        multiply(s.in + k * g.in_step() + row, u + k * part.step(), s.out + k * g.out_step() + column,
+                 {patches, part.to_whole(), part.from}, {g.in_whole, 1, 0, g.out_whole});
+    }
+    const std::int64_t channels = std::min(columns_at_a_time, view.to - column);
+    for (std::int64_t i = 0; i < patches; ++i) output_of_patch(out, g, 0, i, s, bias, column, channels);
   });
 }
 
@@ -395,12 +405,15 @@ void add_weight_gradient_of_few(const Rows<const float>& in, WinogradOrigin orig
       gradient_of_patch(gradient, g, 0, i, s);
     }
   });
-  for_columns(view, [&](std::int64_t column, const WeightView& part, float* matrices) {
-    for (std::int64_t k = 0; k < points; ++k)
-      product<Panels::side_by_side, false>(s.in + k * g.in_step(), s.out + k * g.out_step() + column,
-                                           matrices + k * part.step(), {part.from, part.to_whole(), patches},
-                                           {1, g.in_whole, g.out_whole, part.to_whole()});
-    matrices_to_weights(matrices, part, sum + column * view.to_stride);
+  for_columns(view, [&](std::int64_t column, float* matrices) {
+    for (std::int64_t row = 0; row < view.from; row += rows_at_a_time) {
+      const WeightView part = view.part(row, rows_at_a_time, column, columns_at_a_time);
+      for (std::int64_t k = 0; k < points; ++k)
+        product<Panels::side_by_side, false>(s.in + k * g.in_step() + row, s.out + k * g.out_step() + column,
+                                             matrices + k * part.step(), {part.from, part.to_whole(), patches},
+                                             {1, g.in_whole, g.out_whole, part.to_whole()});
+      matrices_to_weights(matrices, part, sum + view.offset(row, column));
+    }
   });
 }
 
