@@ -38,9 +38,9 @@ struct Group {
 };
 
 struct Figures {
-  std::vector<double> seconds;           // of a step, over all rounds
-  std::vector<std::int64_t> peak_bytes;  // by rank
-  std::vector<int> threads;              // by rank
+  std::vector<std::vector<double>> seconds;  // of a step, by round
+  std::vector<std::int64_t> peak_bytes;      // by rank
+  std::vector<int> threads;                  // by rank
   std::int64_t batch = 0;
 };
 
@@ -52,14 +52,14 @@ void run_round(const Graph& graph, const Group& group, const Contender& contende
   const auto images = std::make_shared<SyntheticImages>(
       SyntheticOptions{.classes = 10, .height = image.height, .width = image.width, .size = 256, .seed = 1});
   figures.batch = plan.global_batch();
+  figures.seconds.emplace_back();
   figures.peak_bytes.assign(static_cast<std::size_t>(plan.ranks()), 0);
   figures.threads.assign(static_cast<std::size_t>(plan.ranks()), 1);
   run_thread_ranks(plan.ranks(), [&](Communicator& world) {
     const auto me = static_cast<std::size_t>(world.rank().value);
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    figures.threads[me] = contender.threads > 0
-                              ? contender.threads
-                              : std::max(1, cores / plan.ranks_at_work_beside(world.rank().value));
+    figures.threads[me] =
+        contender.threads > 0 ? contender.threads : std::max(1, cores / plan.ranks_at_work_beside(world.rank().value));
     use_threads(figures.threads[me], world.size());
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
@@ -67,7 +67,7 @@ void run_round(const Graph& graph, const Group& group, const Contender& contende
     trainer.step();  // pays for memory and the choice of kernels
     for (int s = 0; s < steps; ++s) {
       const StepReport report = trainer.step();
-      if (world.rank() == Rank{0}) figures.seconds.push_back(report.seconds);
+      if (world.rank() == Rank{0}) figures.seconds.back().push_back(report.seconds);
     }
     figures.peak_bytes[me] = account->peak_bytes();
   });
@@ -76,6 +76,18 @@ void run_round(const Graph& graph, const Group& group, const Contender& contende
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+double images_per_second(const Figures& f, std::size_t round) {
+  return static_cast<double>(f.batch) / median(f.seconds[round]);
+}
+
+// Rounds are compared one by one, then the median is taken: a machine that gets slower meanwhile does not show.
+template <class Of>
+double over_rounds(const Figures& f, const Of& of) {
+  std::vector<double> values;
+  for (std::size_t round = 0; round < f.seconds.size(); ++round) values.push_back(of(round));
+  return median(values);
 }
 
 // "5 x 1..2": so many ranks of so many threads.
@@ -111,8 +123,8 @@ void print_largest_batches(double limit_mib) {
     table.row({schedule, fits == bound ? fmt::format("{} and more", fits) : std::to_string(fits),
                fits > 0 ? human_bytes(peak) : "-", next > 0 ? human_bytes(next) : "-"});
   }
-  fmt::print("{}: {} at {}x{}, 4 stages, micros of one image, at most {} MiB a rank\n{}\n", group.name, group.model.name,
-             group.model.image.height, group.model.image.width, limit_mib, table.str());
+  fmt::print("{}: {} at {}x{}, 4 stages, micros of one image, at most {} MiB a rank\n{}\n", group.name,
+             group.model.name, group.model.image.height, group.model.image.width, limit_mib, table.str());
 }
 
 // The seeds' own balance of two stages.
@@ -184,18 +196,19 @@ int main(int argc, char** argv) {
       for (std::size_t c = 0; c < figures.size(); ++c) run_round(graph, group, group.contenders[c], steps, figures[c]);
     Table table({"plan", "ranks x threads", "images/s", "speed ratio", "peak, first rank", "peak, largest",
                  "ratio, first", "ratio, largest"});
-    const auto speed = [](const Figures& f) { return static_cast<double>(f.batch) / median(f.seconds); };
     for (std::size_t c = 0; c < figures.size(); ++c) {
       const Figures &f = figures[c], &reference = figures[0];
+      const double speed = over_rounds(f, [&](std::size_t round) { return images_per_second(f, round); });
+      const double speed_ratio = over_rounds(
+          f, [&](std::size_t round) { return images_per_second(f, round) / images_per_second(reference, round); });
       const auto ratio = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
-      table.row({group.contenders[c].name, ranks_and_threads(f),
-                 fmt::format("{:.3f}", speed(f)), fmt::format("{:.2f}", speed(f) / speed(reference)),
-                 human_bytes(f.peak_bytes[0]), human_bytes(largest(f)),
+      table.row({group.contenders[c].name, ranks_and_threads(f), fmt::format("{:.3f}", speed),
+                 fmt::format("{:.2f}", speed_ratio), human_bytes(f.peak_bytes[0]), human_bytes(largest(f)),
                  fmt::format("{:.3f}", ratio(f.peak_bytes[0], reference.peak_bytes[0])),
                  fmt::format("{:.3f}", ratio(largest(f), largest(reference)))});
       document[group.name].push_back({{"plan", group.contenders[c].name},
-                                      {"images_per_second", speed(f)},
-                                      {"speed_ratio", speed(f) / speed(reference)},
+                                      {"images_per_second", speed},
+                                      {"speed_ratio", speed_ratio},
                                       {"peak_bytes", f.peak_bytes}});
     }
     fmt::print("{}: {} at {}x{}\n{}\n", group.name, group.model.name, group.model.image.height, group.model.image.width,

@@ -78,8 +78,9 @@ TEST(Parameters, OfABfloat16NetworkAreFloat32WithRoundedCopies) {
     const NodeParameters seen = p.of(node);
     for (std::size_t i = 0; i < seen.values.size(); ++i) {
       const bool norm = node.op->kind() == "batch_norm";
-      if (node.parameters[i].trainable)
+      if (node.parameters[i].trainable) {
         EXPECT_EQ(seen.values[i].scalar_type(), norm ? at::kFloat : at::kBFloat16) << node.name;
+      }
     }
   }
   // The copies follow when they are told to.
