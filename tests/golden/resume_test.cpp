@@ -2,15 +2,14 @@
 // 1e-10 on any other. Six steps without interruption against three on a plan, a checkpoint, and three on the next plan.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <map>
 #include <mutex>
 
 #include "golden/plans.h"
 #include "support/compare.h"
+#include "support/scratch.h"
 #include "tessera/io/training_checkpoint.h"
-#include "unit/io/scratch.h"
 
 namespace tessera::golden {
 namespace {
@@ -36,13 +35,6 @@ std::ostream& operator<<(std::ostream& out, const Resumed& row) { return out << 
 
 class ResumeTest : public testing::TestWithParam<Resumed> {
  protected:
-  ResumeTest() {
-    char name[] = "/tmp/tessera_resume_XXXXXX";
-    ensure(mkdtemp(name) != nullptr, "no scratch folder");
-    folder_ = name;
-  }
-  ~ResumeTest() override { remove_folder(folder_); }
-
   /// Trains up to step `end`, from the checkpoint if there is one, and saves what there is then.
   Outcome train(const PlanOptions& division, std::int64_t end, const std::string& from) const {
     const Resumed& row = GetParam();
@@ -67,7 +59,7 @@ class ResumeTest : public testing::TestWithParam<Resumed> {
       }
       std::vector<double> losses;
       while (trainer.steps_done() < end) losses.push_back(trainer.step().loss);
-      CheckpointSaver saver(plan, graph, world.rank().value, {.dir = folder_, .run = "run"});
+      CheckpointSaver saver(plan, graph, world.rank().value, {.dir = scratch_.folder(), .run = "run"});
       saver.save(trainer, run_state_at(end, facts, plan, graph));
       saver.finish();
       const std::scoped_lock lock(mutex);
@@ -80,7 +72,7 @@ class ResumeTest : public testing::TestWithParam<Resumed> {
     return run;
   }
 
-  std::string folder_;
+  test::Scratch scratch_;
 };
 
 double largest_difference(const Outcome& run, const Outcome& expected) {
@@ -97,7 +89,7 @@ TEST_P(ResumeTest, GoesOnAsIfNothingHadHappened) {
   const Resumed& row = GetParam();
   const Outcome whole = train(row.first, all_steps, "");
   train(row.first, steps_before, "");
-  const Outcome after = train(row.then, all_steps, join_path(folder_, "step-000003"));
+  const Outcome after = train(row.then, all_steps, join_path(scratch_.folder(), "step-000003"));
   ASSERT_EQ(after.losses.size(), static_cast<std::size_t>(all_steps - steps_before));
   for (std::size_t i = 0; i < after.losses.size(); ++i) {
     const double expected = whole.losses[steps_before + i];
@@ -144,8 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Two checkpoints on a full disk, and one after somebody has made room.
 TEST(Resume, AFullDiskIsAWarningOrTheEnd) {
-  char name[] = "/tmp/tessera_resume_XXXXXX";
-  ensure(mkdtemp(name) != nullptr, "no scratch folder");
+  const test::Scratch scratch;
   const Graph graph = builtin_models().build(resnet_v1(15, 12));
   const Plan plan = make_plan(graph, {.batch_size = 4});
   const RunFacts facts{.images = 16};
@@ -154,10 +145,11 @@ TEST(Resume, AFullDiskIsAWarningOrTheEnd) {
   const Trainer trainer(graph, plan, {}, images);
   std::vector<std::string> warnings;
   const auto saver = [&](OnSaveError on_error) {
-    return CheckpointSaver(plan, graph, 0,
-                           {.dir = name, .run = "run", .on_error = on_error, .warn = [&](const std::string& warning) {
-                              warnings.push_back(warning);
-                            }});
+    return CheckpointSaver(
+        plan, graph, 0,
+        {.dir = scratch.folder(), .run = "run", .on_error = on_error, .warn = [&](const std::string& warning) {
+           warnings.push_back(warning);
+         }});
   };
   const auto state = [&](std::int64_t step) { return run_state_at(step, facts, plan, graph); };
   CheckpointSaver warns = saver(OnSaveError::warn), stops = saver(OnSaveError::stop);
@@ -170,17 +162,15 @@ TEST(Resume, AFullDiskIsAWarningOrTheEnd) {
     stops.save(trainer, state(3));
     EXPECT_THAT(test::error_of([&] { stops.save(trainer, state(4)); }), testing::HasSubstr("no checkpoint of step 3"));
   }
-  EXPECT_THAT(list_folder(name), testing::IsEmpty());
+  EXPECT_THAT(list_folder(scratch.folder()), testing::IsEmpty());
   warns.save(trainer, state(5));
   warns.finish();
-  EXPECT_THAT(list_folder(name), testing::ElementsAre("step-000005"));
-  remove_folder(name);
+  EXPECT_THAT(list_folder(scratch.folder()), testing::ElementsAre("step-000005"));
 }
 
 // What would make it another run is refused, with all of it in one message.
 TEST(Resume, AnotherRunIsRefused) {
-  char name[] = "/tmp/tessera_resume_XXXXXX";
-  ensure(mkdtemp(name) != nullptr, "no scratch folder");
+  const test::Scratch scratch;
   const Graph graph = builtin_models().build(resnet_v1(15, 12));
   const Plan plan = make_plan(graph, {.batch_size = 4});
   const RunFacts facts{.model = "resnet_v1", .dtype = "float64", .optimizer = adam, .seed = 3, .images = 16};
@@ -188,10 +178,10 @@ TEST(Resume, AnotherRunIsRefused) {
       std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 5, .height = 15, .width = 12, .size = 16});
   Trainer trainer(graph, plan, {.optimizer = adam, .dtype = at::kDouble}, images);
   trainer.step();
-  CheckpointSaver saver(plan, graph, 0, {.dir = name, .run = "run"});
+  CheckpointSaver saver(plan, graph, 0, {.dir = scratch.folder(), .run = "run"});
   saver.save(trainer, run_state_at(1, facts, plan, graph));
   saver.finish();
-  const CheckpointReader reader(join_path(name, "step-000001"));
+  const CheckpointReader reader(join_path(scratch.folder(), "step-000001"));
   const auto problems = [&](const RunFacts& other, const PlanOptions& division, const Graph& network) {
     std::string all;
     try {
@@ -220,7 +210,6 @@ TEST(Resume, AnotherRunIsRefused) {
   EXPECT_THAT(problems(facts, {.batch_size = 4}, builtin_models().build(wider)),
               testing::AllOf(testing::HasSubstr("of another network (resnet_v1)"),
                              testing::HasSubstr("fc.weight is [5, 64] instead of [7, 64]")));
-  remove_folder(name);
 }
 
 }  // namespace

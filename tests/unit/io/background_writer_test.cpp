@@ -8,7 +8,7 @@
 #include <barrier>
 #include <thread>
 
-#include "unit/io/scratch.h"
+#include "support/scratch.h"
 
 namespace tessera {
 namespace {

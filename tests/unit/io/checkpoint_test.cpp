@@ -11,8 +11,8 @@
 #include <random>
 #include <thread>
 
+#include "support/scratch.h"
 #include "tessera/io/background_writer.h"
-#include "unit/io/scratch.h"
 
 namespace tessera {
 namespace {

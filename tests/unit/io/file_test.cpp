@@ -6,8 +6,8 @@
 
 #include <vector>
 
+#include "support/scratch.h"
 #include "tessera/io/crc32c.h"
-#include "unit/io/scratch.h"
 
 namespace tessera {
 namespace {

@@ -9,8 +9,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "support/scratch.h"
 #include "tessera/io/event_file.h"
-#include "unit/io/scratch.h"
 
 namespace tessera {
 namespace {

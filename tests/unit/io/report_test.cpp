@@ -5,9 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "support/scratch.h"
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
-#include "unit/io/scratch.h"
 
 namespace tessera {
 namespace {

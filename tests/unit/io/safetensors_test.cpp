@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "unit/io/scratch.h"
+#include "support/scratch.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "unit/io/scratch.h"
+#include "support/scratch.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "scratch.h"
+#include "support/scratch.h"
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
 

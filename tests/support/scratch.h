@@ -14,18 +14,28 @@
 
 namespace tessera::test {
 
-class ScratchFolder : public testing::Test {
- protected:
-  ScratchFolder() {
-    char name[] = "/tmp/tessera_io_XXXXXX";
+class Scratch {
+ public:
+  Scratch() {
+    char name[] = "/tmp/tessera_test_XXXXXX";
     if (mkdtemp(name) == nullptr) throw Error("no scratch folder");
     folder_ = name;
   }
-  ~ScratchFolder() override { remove_folder(folder_); }
-  std::string path(const std::string& name) const { return join_path(folder_, name); }
+  ~Scratch() { remove_folder(folder_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::string& folder() const { return folder_; }
 
  private:
   std::string folder_;
+};
+
+class ScratchFolder : public testing::Test {
+ protected:
+  std::string path(const std::string& name) const { return join_path(scratch_.folder(), name); }
+
+ private:
+  Scratch scratch_;
 };
 
 /// While it lives, no file of this process grows beyond `bytes`.
