@@ -70,8 +70,12 @@ class ConvKernel final : public Kernel {
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
     if (const auto w = winograd(args.inputs[0], gradient.box)) {
-      Slab dx = empty_slab(w->input.box, input_.channels, gradient.data.options());
-      winograd_input_gradient(rows_of<const float>(gradient.data), w->origin, parameters_.values[0],
+      // Padding that the slab holds wants no gradient: often that saves a row and a column of patches.
+      const Box& seen = w->input.box;
+      const Slab dx = empty_slab(intersect(seen, input_.box(seen.batch())), input_.channels, gradient.data.options());
+      const WinogradOrigin origin{w->origin.row - (dx.box.height().begin - seen.height().begin),
+                                  w->origin.column - (dx.box.width().begin - seen.width().begin)};
+      winograd_input_gradient(rows_of<const float>(gradient.data), origin, parameters_.values[0],
                               rows_of<float>(dx.data));
       return {dx};
     }

@@ -196,7 +196,13 @@ TEST(Winograd, TilesOfAConvolutionMakeTheWhole) {
     const std::int64_t cut = random.pick(12, node.shape.height - 8);
     for (const Interval& rows : {Interval{0, cut}, Interval{cut, node.shape.height}}) {
       const Box tile = image_box({0, 2}, rows, {0, node.shape.width});
-      const std::vector<Slab> seen{narrowed(x, intersect(node.op->input_box(tile, 0, shapes), whole))};
+      const Box frame = node.op->input_box(tile, 0, shapes), inside = intersect(frame, whole);
+      std::vector<Slab> seen{narrowed(x, inside)};
+      if (trial % 2 == 1) {  // as a tile of a plan: the slab holds the padding, too
+        seen = {empty_slab(frame, channels, at::kFloat)};
+        seen[0].data.zero_();
+        narrowed(seen[0], inside).data.copy_(narrowed(x, inside).data);
+      }
       Saved saved;
       const Slab out = kernel->forward({.inputs = seen, .out = tile, .pass = pass, .saved = saved});
       y.narrow(2, rows.begin, rows.size()).copy_(out.data);
@@ -209,6 +215,7 @@ TEST(Winograd, TilesOfAConvolutionMakeTheWhole) {
                         .saved = saved};
       kernel->weight_gradients(args);
       const Slab part = kernel->input_gradients(args)[0];
+      ASSERT_TRUE(whole.contains(part.box)) << "the gradient of padding";
       dx.narrow(2, part.box.height().begin, part.box.height().size())
           .narrow(3, part.box.width().begin, part.box.width().size())
           .add_(part.data);
