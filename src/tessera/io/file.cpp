@@ -173,7 +173,25 @@ FileSum write_text(const std::string& path, std::string_view text) {
   return file.close();
 }
 
+namespace {
+
+// A device, a pipe or a link is written to and stays what it is: a rename would put a file in its place.
+bool is_other_than_file(const std::string& path) {
+  struct stat status {};
+  return lstat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+void write_through(const std::string& path, std::string_view text) {
+  FILE* const file = fopen(path.c_str(), "w");
+  bool good = file != nullptr && fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file != nullptr) good = fclose(file) == 0 && good;
+  if (!good) throw Error(concat("cannot write ", path, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
 void write_text_atomically(const std::string& path, std::string_view text) {
+  if (is_other_than_file(path)) return write_through(path, text);
   write_text(path + ".part", text);
   rename_path(path + ".part", path);
   sync_folder(parent_of(path));

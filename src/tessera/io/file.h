@@ -86,7 +86,8 @@ std::string read_text(const std::string& path, std::int64_t most = std::int64_t{
 /// Reads it all, a piece at a time.
 FileSum sum_of_file(const std::string& path);
 FileSum write_text(const std::string& path, std::string_view text);
-/// By way of `path`.part and a rename: whole or not there, also after a power cut.
+/// By way of `path`.part and a rename: whole or not there, also after a power cut. Devices, pipes and what is behind
+/// links are written to as they are.
 void write_text_atomically(const std::string& path, std::string_view text);
 
 /// "a/b" and "c" give "a/b/c"; an empty folder is the current one.

@@ -79,6 +79,18 @@ TEST_F(Files, OnAFullDiskLeaveNothingBehindAndKeepTheOldOne) {
   EXPECT_THAT(list_folder(path("")), ElementsAre("a"));
 }
 
+TEST_F(Files, LinksAndDevicesStayWhatTheyAre) {
+  ASSERT_EQ(symlink(path("a").c_str(), path("link").c_str()), 0);
+  ASSERT_EQ(symlink("/dev/full", path("full").c_str()), 0);
+  write_text_atomically(path("link"), "new");
+  EXPECT_EQ(read_text(path("a")), "new");
+  EXPECT_THAT(test::error_of([&] { write_text_atomically(path("full"), "new"); }), HasSubstr("No space left"));
+  for (const char* name : {"link", "full"}) {
+    struct stat status {};
+    EXPECT_TRUE(lstat(path(name).c_str(), &status) == 0 && S_ISLNK(status.st_mode)) << name;
+  }
+}
+
 TEST_F(Files, ThatNobodyClosedAreRemoved) {
   { OutputFile(path("a")).write("half"); }
   EXPECT_FALSE(is_file(path("a")));
