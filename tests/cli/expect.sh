@@ -8,7 +8,7 @@ expect() {
   while [ "$1" != -- ]; do patterns+=("$1"); shift; done
   shift
   local output status
-  output=$(timeout -k 5 60 "$@" 2>&1)
+  output=$(timeout -k 5 150 "$@" 2>&1)
   status=$?
   local good=1
   [ "$status" = "$code" ] || good=0

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Kills a run with SIGKILL, twenty times, at random moments: while it starts, trains and writes checkpoints. Each time
-# the next one must go on from a whole checkpoint, and the last must end with the weights of a run that nobody killed.
+# Kills a run with SIGKILL, twenty times or more, at random moments: while it starts, trains and writes checkpoints.
+# Each time the next one must go on from a whole checkpoint, and the last must end with the weights of a run that
+# nobody killed.
 # Usage: kill_and_resume.sh TESSERA [SEED]
 set -euo pipefail
 tessera=$1
@@ -19,14 +20,14 @@ train=("$tessera" train --model resnet_v1 --depth 8 --image-size 8 --num-classes
 newest() { { ls run 2>/dev/null || true; } | tail -n 1; }
 
 writing=0 starting=0
-for ((kill = 1; kill <= kills; ++kill)); do
+for ((kill = 1; kill <= kills || (writing == 0 && kill <= 3 * kills); ++kill)); do
   before=$(newest)
   "${train[@]}" --checkpoint-every $((kill % 2 ? 1 : 50)) >log 2>&1 &
   pid=$!
   if ((kill % 5 == 0)); then # at any moment, most likely while it starts
     sleep "0.$((RANDOM % 9 + 1))"
   else # some steps after it has gone on
-    for ((i = 0; i < 3000; ++i)); do
+    for ((i = 0; i < 12000; ++i)); do
       [ "$(newest)" != "$before" ] && break
       kill -0 $pid 2>/dev/null || break
       sleep 0.01
@@ -41,6 +42,7 @@ for ((kill = 1; kill <= kills; ++kill)); do
   compgen -G "run/.step-*" >/dev/null && writing=$((writing + 1))
 done
 reached=$(newest)
+kills=$((kill - 1))
 ((writing > 0 && writing < kills)) || fail "a checkpoint was under way at $writing of $kills kills: not both are tested"
 
 "${train[@]}" --checkpoint-every 1000 >log 2>&1 || fail "the last run"

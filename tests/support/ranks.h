@@ -17,7 +17,7 @@
 namespace tessera::test {
 
 /// Short, so that a test which deadlocks says where instead of being killed.
-inline const CommunicatorOptions short_timeout{.timeout = std::chrono::seconds(60)};
+inline const CommunicatorOptions short_timeout{.timeout = std::chrono::seconds(200)};
 
 /// MPI for the length of the test program, if a launcher started it. Every rank runs every test, in the same order.
 class MpiEnvironment : public ::testing::Environment {

@@ -376,10 +376,11 @@ TEST_F(Checkpoint, SurvivesKillingAtAnyMoment) {
   std::mt19937 random(3);
   const auto begin = std::chrono::steady_clock::now();
   save(1);
-  // Long enough for a few of them on any disk.
-  const std::chrono::duration<double> window = 4 * (std::chrono::steady_clock::now() - begin);
+  // Long enough for a few of them; disks change their pace, so a round without one makes the next ones longer.
+  std::chrono::duration<double> window = 4 * (std::chrono::steady_clock::now() - begin);
   std::int64_t step = 1;
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 20 || step <= 5; ++round) {
+    const std::int64_t before = step;
     int reported[2];
     ASSERT_EQ(pipe(reported), 0);
     const pid_t child = fork();
@@ -405,8 +406,8 @@ TEST_F(Checkpoint, SurvivesKillingAtAnyMoment) {
     EXPECT_GE(reader.state().step, step);
     EXPECT_EQ(reader.model().read("layer1.count").item<std::int64_t>(), reader.state().step);
     step = reader.state().step;
+    if (step == before) window *= 1.2;
   }
-  EXPECT_GT(step, 5);
 }
 
 }  // namespace
