@@ -1,5 +1,5 @@
 // Plans against each other on this machine, in one run: speed and peak bytes of tensors, as ratios to the first plan of
-// a group. Ranks are threads. Rounds alternate between the plans, because machines have other work.
+// a group. Ranks are threads. Machines have other work, so every round of a plan comes right after one of the first.
 //
 //     bench_plans [--group NAME] [--rounds N] [--steps N] [--limit MIB] [--json FILE]
 //
@@ -38,21 +38,27 @@ struct Group {
 };
 
 struct Figures {
-  std::vector<std::vector<double>> seconds;  // of a step, by round
-  std::vector<std::int64_t> peak_bytes;      // by rank
-  std::vector<int> threads;                  // by rank
-  std::int64_t batch = 0;
+  std::vector<double> images_per_second;  // by round
+  std::vector<std::int64_t> peak_bytes;   // by rank
+  std::vector<int> threads;               // by rank
 };
 
 std::int64_t largest(const Figures& f) { return *std::max_element(f.peak_bytes.begin(), f.peak_bytes.end()); }
+
+// Steps that do not count: they pay for memory and the choice of kernels.
+constexpr int warm_up = 3;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
 
 void run_round(const Graph& graph, const Group& group, const Contender& contender, int steps, Figures& figures) {
   const Plan plan = make_plan(graph, contender.plan);
   const Shape& image = group.model.image;
   const auto images = std::make_shared<SyntheticImages>(
       SyntheticOptions{.classes = 10, .height = image.height, .width = image.width, .size = 256, .seed = 1});
-  figures.batch = plan.global_batch();
-  figures.seconds.emplace_back();
+  std::vector<double> seconds;
   figures.peak_bytes.assign(static_cast<std::size_t>(plan.ranks()), 0);
   figures.threads.assign(static_cast<std::size_t>(plan.ranks()), 1);
   run_thread_ranks(plan.ranks(), [&](Communicator& world) {
@@ -64,30 +70,14 @@ void run_round(const Graph& graph, const Group& group, const Contender& contende
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
     Trainer trainer(graph, plan, {.steps = steps, .seed = 1, .loader_workers = 0}, images, &world);
-    trainer.step();  // pays for memory and the choice of kernels
+    for (int s = 0; s < warm_up; ++s) trainer.step();
     for (int s = 0; s < steps; ++s) {
       const StepReport report = trainer.step();
-      if (world.rank() == Rank{0}) figures.seconds.back().push_back(report.seconds);
+      if (world.rank() == Rank{0}) seconds.push_back(report.seconds);
     }
     figures.peak_bytes[me] = account->peak_bytes();
   });
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-double images_per_second(const Figures& f, std::size_t round) {
-  return static_cast<double>(f.batch) / median(f.seconds[round]);
-}
-
-// Rounds are compared one by one, then the median is taken: a machine that gets slower meanwhile does not show.
-template <class Of>
-double over_rounds(const Figures& f, const Of& of) {
-  std::vector<double> values;
-  for (std::size_t round = 0; round < f.seconds.size(); ++round) values.push_back(of(round));
-  return median(values);
+  figures.images_per_second.push_back(static_cast<double>(plan.global_batch()) / median(seconds));
 }
 
 // "5 x 1..2": so many ranks of so many threads.
@@ -177,12 +167,12 @@ std::vector<Group> groups() {
 
 int main(int argc, char** argv) {
   std::string only, json;
-  int rounds = 3, steps = 3;
+  int rounds = 3, steps = 5;
   double limit = 64;
   CLI::App app{"Plans against each other"};
   app.add_option("--group", only, "one group; all by default");
   app.add_option("--rounds", rounds)->capture_default_str();
-  app.add_option("--steps", steps, "in each round, after one that does not count")->capture_default_str();
+  app.add_option("--steps", steps, fmt::format("in each round, after {} that do not count", warm_up))->capture_default_str();
   app.add_option("--limit", limit, "largest-batch: MiB of a rank")->capture_default_str();
   app.add_option("--json", json, "write the figures to this file");
   CLI11_PARSE(app, argc, argv);
@@ -192,15 +182,20 @@ int main(int argc, char** argv) {
     if (!only.empty() && group.name != only) continue;
     const Graph graph = builtin_models().build(group.model);
     std::vector<Figures> figures(group.contenders.size());
+    std::vector<std::vector<double>> speed_ratios(figures.size());
+    speed_ratios[0] = {1};
+    Figures& reference = figures[0];
     for (int r = 0; r < rounds; ++r)
-      for (std::size_t c = 0; c < figures.size(); ++c) run_round(graph, group, group.contenders[c], steps, figures[c]);
+      for (std::size_t c = 1; c < figures.size(); ++c) {
+        run_round(graph, group, group.contenders[0], steps, reference);
+        run_round(graph, group, group.contenders[c], steps, figures[c]);
+        speed_ratios[c].push_back(figures[c].images_per_second.back() / reference.images_per_second.back());
+      }
     Table table({"plan", "ranks x threads", "images/s", "speed ratio", "peak, first rank", "peak, largest",
                  "ratio, first", "ratio, largest"});
     for (std::size_t c = 0; c < figures.size(); ++c) {
-      const Figures &f = figures[c], &reference = figures[0];
-      const double speed = over_rounds(f, [&](std::size_t round) { return images_per_second(f, round); });
-      const double speed_ratio = over_rounds(
-          f, [&](std::size_t round) { return images_per_second(f, round) / images_per_second(reference, round); });
+      const Figures& f = figures[c];
+      const double speed = median(f.images_per_second), speed_ratio = median(speed_ratios[c]);
       const auto ratio = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) / static_cast<double>(b); };
       table.row({group.contenders[c].name, ranks_and_threads(f), fmt::format("{:.3f}", speed),
                  fmt::format("{:.2f}", speed_ratio), human_bytes(f.peak_bytes[0]), human_bytes(largest(f)),

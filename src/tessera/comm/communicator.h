@@ -104,6 +104,12 @@ class Communicator {
   [[nodiscard]] virtual Pending all_gather(const at::Tensor& mine, at::Tensor into) = 0;
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
+  /// Whether all ranks of the group, and of its parts, can share() tensors.
+  virtual bool shares_memory() const { return false; }
+  /// The root's tensor, in the same memory on every rank. Collective; what the others give does not count.
+  virtual at::Tensor share(const at::Tensor& tensor, Rank root) {
+    throw Error(concat("the ranks of ", name(), " cannot share ", tensor.nbytes(), " bytes of ", root));
+  }
   /// Lets messages under way get on, for who waits for something else. Never waits.
   virtual void progress() {}
 

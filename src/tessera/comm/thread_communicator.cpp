@@ -211,6 +211,16 @@ class ThreadCommunicator final : public Communicator {
   }
   void barrier() override { join({}, {}, {}, {}).wait(); }
 
+  bool shares_memory() const override { return true; }
+  at::Tensor share(const at::Tensor& tensor, Rank root) override {
+    const at::Tensor address = at::empty({1}, at::kLong);
+    *address.data_ptr<std::int64_t>() = reinterpret_cast<std::int64_t>(&tensor);
+    broadcast(address, root).wait();
+    at::Tensor shared = reinterpret_cast<const at::Tensor*>(*address.data_ptr<std::int64_t>())->alias();
+    barrier();  // until then the root's has to stay
+    return shared;
+  }
+
   std::unique_ptr<Communicator> split(int color, int key) override {
     const at::Tensor mine = at::empty({2}, at::kLong), all = at::empty({size(), 2}, at::kLong);
     mine.data_ptr<std::int64_t>()[0] = color;

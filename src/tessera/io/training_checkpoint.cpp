@@ -80,9 +80,10 @@ void restore(Trainer& trainer, const CheckpointReader& checkpoint) {
   trainer.start_at(checkpoint.state().step);
 }
 
-void load_weights(const Trainer& trainer, const TensorStore& store, const Import& import) {
+void load_weights(Trainer& trainer, const TensorStore& store, const Import& import) {
   for (const auto& [name, tensor] : trainer.tensors(Trainer::Which::held).model)
     if (import.loaded.contains(name)) store.read(name, tensor);
+  trainer.start_at(trainer.steps_done());
 }
 
 CheckpointSaver::CheckpointSaver(const Plan& plan, const Graph& graph, int rank, const SaverOptions& options)

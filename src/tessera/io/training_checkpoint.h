@@ -28,7 +28,7 @@ void require_same_run(const CheckpointReader& checkpoint, const RunFacts& facts,
 /// Sets what this rank holds to what is in the checkpoint, and goes on from its step. Every rank calls it.
 void restore(Trainer& trainer, const CheckpointReader& checkpoint);
 /// Sets the parameters and statistics that this rank holds to those of the file. Every rank calls it.
-void load_weights(const Trainer& trainer, const TensorStore& store, const Import& import);
+void load_weights(Trainer& trainer, const TensorStore& store, const Import& import);
 
 enum class OnSaveError { warn, stop };
 

@@ -8,8 +8,8 @@ constexpr std::int64_t bucket_bytes = 4 << 20;
 
 }  // namespace
 
-GradientSync::GradientSync(at::Tensor sums, std::unique_ptr<Communicator> copies, GradSync how, int node)
-    : sums_(std::move(sums)), copies_(std::move(copies)), started_from_(sums_.size(0)) {
+GradientSync::GradientSync(at::Tensor sums, Communicator* copies, GradSync how, int node)
+    : sums_(std::move(sums)), copies_(copies), started_from_(sums_.size(0)) {
   if (!copies_) return;
   if (how != GradSync::hierarchical) {
     phases_ = {[this](const at::Tensor& bucket) { return copies_->all_reduce(bucket); }};

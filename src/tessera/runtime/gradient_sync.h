@@ -16,15 +16,13 @@ namespace tessera {
 class GradientSync {
  public:
   /// `copies`: the ranks that hold these parameters; null when there is one only. `node`: a number that ranks of one
-  /// node share, for GradSync::hierarchical. Collective over the copies.
-  GradientSync(at::Tensor sums, std::unique_ptr<Communicator> copies, GradSync how, int node);
+  /// node share, for GradSync::hierarchical. Collective over the copies, which must outlive it.
+  GradientSync(at::Tensor sums, Communicator* copies, GradSync how, int node);
 
   /// All elements from `offset` on are complete on this rank.
   void complete_from(std::int64_t offset);
   /// Waits for all buckets, starting those that are not under way.
   void finish();
-
-  int copies() const { return copies_ ? copies_->size() : 1; }
 
  private:
   struct Bucket {
@@ -40,7 +38,7 @@ class GradientSync {
   void advance(const Done& done);
 
   at::Tensor sums_;
-  std::unique_ptr<Communicator> copies_;
+  Communicator* copies_;
   std::unique_ptr<Communicator> node_, masters_, back_;  // hierarchical only; masters_ on each node's first rank
   std::vector<std::function<Pending(const at::Tensor&)>> phases_;  // what is done to a bucket, one after the other
   std::int64_t started_from_;                                      // everything from here on is under way

@@ -1,7 +1,6 @@
 #include "tessera/runtime/optimizer.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -50,7 +49,8 @@ std::int64_t piece_size(const at::Tensor& values) {
 struct Optimizer::Impl {
   OptimizerOptions options;
   at::Tensor gradients;
-  std::vector<at::Tensor> pieces;
+  Interval share;                      // of the values, what is updated here
+  std::vector<at::Tensor> pieces;      // of the share
   std::vector<OptimizerState> memory;  // the pieces' states are views of it
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 
@@ -64,9 +64,9 @@ struct Optimizer::Impl {
 
   // Gives every piece its part of the memory: give(state, parts).
   template <class State, class Give>
-  void remember(const std::vector<std::string>& names, const at::Tensor& values, const Give& give) {
-    for (const auto& name : names) memory.push_back({name, at::zeros_like(values)});
-    std::int64_t begin = 0;
+  void remember(const std::vector<std::string>& names, const Copies& copies, const Give& give) {
+    for (const auto& name : names) memory.push_back({name, copies.zeros(gradients.size(0), gradients.options())});
+    std::int64_t begin = share.begin;
     for (const auto& piece : pieces) {
       std::vector<at::Tensor> parts;
       for (const auto& part : memory) parts.push_back(part.values.narrow(0, begin, piece.size(0)));
@@ -76,8 +76,8 @@ struct Optimizer::Impl {
   }
 
   template <class State>
-  void remember_moments(const at::Tensor& values) {
-    remember<State>({"exp_avg", "exp_avg_sq"}, values, [](State& state, const std::vector<at::Tensor>& parts) {
+  void remember_moments(const Copies& copies) {
+    remember<State>({"exp_avg", "exp_avg_sq"}, copies, [](State& state, const std::vector<at::Tensor>& parts) {
       state.exp_avg(parts[0]);
       state.exp_avg_sq(parts[1]);
     });
@@ -89,13 +89,14 @@ struct Optimizer::Impl {
   }
 };
 
-Optimizer::Optimizer(const OptimizerOptions& o, at::Tensor values, at::Tensor gradients)
+Optimizer::Optimizer(const OptimizerOptions& o, at::Tensor values, at::Tensor gradients, const Copies& copies)
     : impl_(std::make_unique<Impl>()) {
   impl_->options = o;
   impl_->gradients = gradients;
+  impl_->share = copies.share(values.size(0));
   const std::int64_t size = piece_size(values);
-  for (std::int64_t begin = 0; begin < values.size(0); begin += size) {
-    const std::int64_t n = std::min(size, values.size(0) - begin);
+  for (std::int64_t begin = impl_->share.begin; begin < impl_->share.end; begin += size) {
+    const std::int64_t n = std::min(size, impl_->share.end - begin);
     impl_->pieces.push_back(values.narrow(0, begin, n));
     impl_->pieces.back().mutable_grad() = gradients.narrow(0, begin, n);
   }
@@ -105,17 +106,17 @@ Optimizer::Optimizer(const OptimizerOptions& o, at::Tensor values, at::Tensor gr
         all, torch::optim::SGDOptions(o.lr).momentum(o.momentum).weight_decay(o.weight_decay));
     using State = torch::optim::SGDParamState;
     if (o.momentum != 0)
-      impl_->remember<State>({"momentum_buffer"}, values, [](State& state, const std::vector<at::Tensor>& parts) {
+      impl_->remember<State>({"momentum_buffer"}, copies, [](State& state, const std::vector<at::Tensor>& parts) {
         state.momentum_buffer(parts[0]);
       });
   } else if (o.name == "adam") {
     impl_->optimizer =
         std::make_unique<torch::optim::Adam>(all, torch::optim::AdamOptions(o.lr).weight_decay(o.weight_decay));
-    impl_->remember_moments<torch::optim::AdamParamState>(values);
+    impl_->remember_moments<torch::optim::AdamParamState>(copies);
   } else if (o.name == "adamw") {
     impl_->optimizer =
         std::make_unique<torch::optim::AdamW>(all, torch::optim::AdamWOptions(o.lr).weight_decay(o.weight_decay));
-    impl_->remember_moments<torch::optim::AdamWParamState>(values);
+    impl_->remember_moments<torch::optim::AdamWParamState>(copies);
   } else {
     throw UsageError(concat("--optimizer ", o.name, " is not one of sgd, adam, adamw"));
   }

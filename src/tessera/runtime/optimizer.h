@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/runtime/copies.h"
+
 namespace tessera {
 
 struct OptimizerOptions {
@@ -37,7 +39,8 @@ struct OptimizerState {
 /// optimizer over the single parameters; the clipped norm is that of all gradients together.
 class Optimizer {
  public:
-  Optimizer(const OptimizerOptions& options, at::Tensor values, at::Tensor gradients);
+  /// `copies`: the ranks that hold these values; where they do so in common, step() updates this one's share.
+  Optimizer(const OptimizerOptions& options, at::Tensor values, at::Tensor gradients, const Copies& copies = {});
   ~Optimizer();
   Optimizer(Optimizer&&) noexcept;
 

@@ -53,7 +53,7 @@ void initialise(const at::Tensor& value, const ParameterSpec& spec, const std::s
 }  // namespace
 
 Parameters::Parameters(const Graph& graph, int first_node, int end_node, const at::TensorOptions& computed,
-                       std::uint64_t seed)
+                       std::uint64_t seed, const Copies& copies)
     : first_node_(first_node) {
   const at::ScalarType narrow = computed.dtype().toScalarType(), dtype = wide_dtype(narrow);
   const at::TensorOptions options = computed.dtype(dtype);
@@ -64,7 +64,7 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, const a
     for (const auto& spec : graph.node({n}).parameters)
       (spec.trainable ? trainable : statistics) += padded(spec.elements());
   }
-  values_ = at::zeros({trainable}, options);
+  values_ = copies.zeros(trainable, options);
   sums_ = at::zeros({trainable + statistics}, options);
   if (narrow != dtype) narrow_ = at::zeros({trainable}, computed);
   statistics_ = at::zeros({statistics}, options);
@@ -89,12 +89,14 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, const a
         if (!counter && norm) decay.narrow(0, at - trainable, spec.elements()).fill_(1 - norm->options.momentum);
       }
       at += padded(spec.elements());
-      initialise(p.value, spec, p.name, seed);
+      if (!spec.trainable || copies.writes(static_cast<std::int64_t>(all_.size())))
+        initialise(p.value, spec, p.name, seed);
       index_.emplace(p.name, all_.size());
       all_.push_back(std::move(p));
     }
   }
   decay_ = decay.to(options.device());
+  copies.settle();
   refresh();
 }
 

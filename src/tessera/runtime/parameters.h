@@ -10,6 +10,7 @@
 
 #include "tessera/graph/graph.h"
 #include "tessera/ops/kernel.h"
+#include "tessera/runtime/copies.h"
 
 namespace tessera {
 
@@ -25,8 +26,9 @@ class Parameters {
  public:
   /// Of the nodes [first, end). Initialised by name and seed: the same on every rank that holds the node. `computed`
   /// says where they lie and what activations are; with bfloat16 activations they are float32, and convolutions and
-  /// linear layers see rounded copies.
-  Parameters(const Graph& graph, int first_node, int end_node, const at::TensorOptions& computed, std::uint64_t seed);
+  /// linear layers see rounded copies. Collective over the copies.
+  Parameters(const Graph& graph, int first_node, int end_node, const at::TensorOptions& computed, std::uint64_t seed,
+             const Copies& copies = {});
 
   /// Brings the rounded copies up to date. To be called before a pass.
   void refresh() const;

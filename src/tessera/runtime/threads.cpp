@@ -6,6 +6,8 @@
 namespace tessera {
 
 void use_threads(int threads, int ranks_in_process) {
+  // A thread that first asks torch for its number gets the one that any thread has set last. So it asks now, not later.
+  at::get_num_threads();
   at::set_num_threads(threads);
   // Torch may stand on another BLAS, which then knows no such function.
   using SetThreads = void (*)(int);

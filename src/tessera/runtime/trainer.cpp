@@ -37,13 +37,14 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
   const int node = plan.ranks_per_node > 0 ? rank / static_cast<int>(plan.ranks_per_node) : 0;
   for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s) {
     const bool mine = std::any_of(places.begin(), places.end(), [&](const auto& p) { return p.stage == s; });
-    auto copies = group_of(world, mine ? 0 : -1, rank);
+    Copies copies(group_of(world, mine ? 0 : -1, rank), options.device);
     if (!mine) continue;
     const Stage& stage = plan.stages[static_cast<std::size_t>(s)];
-    Parameters parameters(graph, stage.first_node, stage.end_node, options.activations(), options.seed);
-    Optimizer optimizer(options.optimizer, parameters.flat_values(), parameters.flat_gradients());
-    auto sync = std::make_unique<GradientSync>(parameters.flat_sums(), std::move(copies), plan.grad_sync, node);
-    held_.push_back(std::make_unique<Held>(Held{s, std::move(parameters), std::move(optimizer), std::move(sync)}));
+    Parameters parameters(graph, stage.first_node, stage.end_node, options.activations(), options.seed, copies);
+    Optimizer optimizer(options.optimizer, parameters.flat_values(), parameters.flat_gradients(), copies);
+    auto sync = std::make_unique<GradientSync>(parameters.flat_sums(), copies.group(), plan.grad_sync, node);
+    held_.push_back(std::make_unique<Held>(
+        Held{s, std::move(copies), std::move(parameters), std::move(optimizer), std::move(sync)}));
   }
   for (const auto& place : places) add_worker(place, images);
   for (std::size_t i = 0; i < actions_.size(); ++i)
@@ -215,7 +216,7 @@ void Trainer::update(StepReport& report) {
     double squares = 0;
     for (const auto& held : held_) {
       const double norm = held->parameters.flat_gradients().norm().item<double>();
-      squares += norm * norm / held->sync->copies();
+      squares += norm * norm / held->copies.count();
     }
     report.gradient_norm = std::sqrt(reduced(squares));
   }
@@ -225,6 +226,7 @@ void Trainer::update(StepReport& report) {
     held->optimizer.step(report.learning_rate);
     held->parameters.update_statistics(plan_.global_micros());
   }
+  for (const auto& held : held_) held->copies.settle();
 }
 
 // The sum over all ranks.
@@ -237,7 +239,10 @@ double Trainer::reduced(double value) const {
 
 void Trainer::start_at(std::int64_t step) {
   step_ = step;
-  for (const auto& held : held_) held->optimizer.set_steps(step);
+  for (const auto& held : held_) {
+    held->optimizer.set_steps(step);
+    held->copies.settle();
+  }
   for (Worker& w : workers_)
     if (w.loader) w.loader->start_at(step);
 }
@@ -248,7 +253,10 @@ RunTensors Trainer::tensors(Which which) const {
   for (const auto& held : held_) {
     if (which == Which::owned && owners[static_cast<std::size_t>(held->stage)] != rank()) continue;
     const auto state = held->optimizer.state();
-    for (const auto& p : held->parameters.all()) {
+    const auto& all = held->parameters.all();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const Parameter& p = all[i];
+      if (which == Which::held && p.trainable && !held->copies.writes(static_cast<std::int64_t>(i))) continue;
       out.model.emplace_back(p.name, p.value);
       if (!p.trainable) continue;
       for (const auto& s : state)

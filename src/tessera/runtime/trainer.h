@@ -75,7 +75,8 @@ class Trainer {
   std::int64_t steps_done() const { return step_; }
   /// Goes on as after `step` steps, once tensors() have been set to what they were then. On every rank.
   void start_at(std::int64_t step);
-  /// Everything that this rank holds, or of these what it owns: each tensor of the run is owned by one rank.
+  /// What this rank has to fill in to set the state of a run, before start_at(); or what it owns: each tensor of the
+  /// run is owned by one rank. Copies that hold tensors in common leave them to one.
   enum class Which { held, owned };
   RunTensors tensors(Which which) const;
 
@@ -93,6 +94,7 @@ class Trainer {
   /// A stage's parameters on this rank. Both directions share them if both come here.
   struct Held {
     int stage;
+    Copies copies;
     Parameters parameters;
     Optimizer optimizer;
     std::unique_ptr<GradientSync> sync;

@@ -222,6 +222,25 @@ TEST(Communicator, BroadcastGivesEveryRankTheRootsElements) {
   });
 }
 
+TEST(Communicator, SharedTensorsAreOneWhereRanksAreThreads) {
+  on_ranks(most_ranks(3), [](Communicator& c) {
+    EXPECT_EQ(c.shares_memory(), ranks_are_threads());
+    if (!c.shares_memory()) {
+      EXPECT_THROW(c.share(at::zeros({1}), Rank{0}), Error);
+      return;
+    }
+    for (int root = 0; root < c.size(); ++root) {
+      const at::Tensor shared =
+          c.share(c.rank() == Rank{root} ? at::full({c.size(), 2}, root, at::kLong) : at::Tensor(), Rank{root});
+      EXPECT_EQ(shared[c.size() - 1][1].item<std::int64_t>(), root);
+      c.barrier();
+      shared[c.rank().value].fill_(100 + c.rank().value);
+      c.barrier();
+      for (int r = 0; r < c.size(); ++r) EXPECT_EQ(shared[r][0].item<std::int64_t>(), 100 + r);
+    }
+  });
+}
+
 TEST(Communicator, AllGatherPutsEveryRankInItsRow) {
   on_ranks(most_ranks(4), [](Communicator& c) {
     for (const auto dtype : dtypes)
