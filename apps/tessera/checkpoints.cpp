@@ -39,22 +39,26 @@ std::int64_t newest_step(const std::string& dir) {
   return newest;
 }
 
-// Now rather than after hours of training.
-void prepare_folder(const std::string& dir) {
+// Now rather than after hours of training. Two runs would remove each other's files.
+FileHandle prepare_folder(const std::string& dir) {
   make_folders(dir);
+  std::optional<FileHandle> lock = lock_folder(dir);
+  require(lock.has_value(), "--checkpoint-dir ", dir,
+          ": another run is at work there; wait for it, or choose another folder");
   const std::string probe = join_path(dir, ".probe");
   write_text(probe, "");
   remove_file(probe);
   remove_leftovers(dir);
+  return std::move(*lock);
 }
 
-// The checkpoint to go on from, every byte of it verified; empty if there is none.
-std::string chosen_checkpoint(const CheckpointOptions& o) {
+// The checkpoint to go on from, every byte of it verified; empty if there is none. Locks --checkpoint-dir.
+std::string chosen_checkpoint(const CheckpointOptions& o, std::optional<FileHandle>& lock) {
   std::string found;
   if (o.resume == "auto" ? newest_step(o.dir) > 0 : !o.resume.empty())
     found = whole_checkpoint(o.resume == "auto" ? o.dir : o.resume, print_warning);
   if (o.dir.empty()) return found;
-  prepare_folder(o.dir);
+  lock = prepare_folder(o.dir);
   // Another run's checkpoints of later steps would be taken for this run's newest ones. Those that --resume auto has
   // passed over are damaged; this run will write them anew.
   const std::int64_t start = found.empty() ? 0 : CheckpointReader(found).state().step, newest = newest_step(o.dir);
@@ -98,7 +102,7 @@ Start find_start(const Options& options, const Job& job, const Launch& launch) {
   const CheckpointOptions& o = options.checkpoints;
   check_flags(o);
   Start start;
-  start.checkpoint = launch.told([&] { return chosen_checkpoint(o); });
+  start.checkpoint = launch.told([&] { return chosen_checkpoint(o, start.folder); });
   start.run = launch.told(new_run_name);
   if (!start.checkpoint.empty()) {
     const CheckpointReader reader(start.checkpoint);

@@ -7,6 +7,7 @@
 
 #include "launch.h"
 #include "options.h"
+#include "tessera/io/file.h"
 #include "tessera/io/training_checkpoint.h"
 
 namespace tessera {
@@ -19,8 +20,9 @@ struct Start {
   std::int64_t step = 0;
   std::string weights;  ///< --init-from; empty: parameters as they are initialised
   Import import;
-  std::string run;      ///< a name of its own for each run
-  std::string message;  ///< for the user; may be empty
+  std::string run;                   ///< a name of its own for each run
+  std::string message;               ///< for the user; may be empty
+  std::optional<FileHandle> folder;  ///< the lock on --checkpoint-dir, in the process that speaks
 };
 /// Makes --checkpoint-dir and checks everything that the flags name. Collective. Throws UsageError.
 Start find_start(const Options& options, const Job& job, const Launch& launch);

@@ -60,6 +60,12 @@ expect 2 "--log-dir log" "another run" -- "${train[@]}" "${one[@]}" --steps 1 --
 
 # Weights to start from: all, or with a new head; the resumed run has its own.
 expect 0 "56 tensors from whole.safetensors" -- "${train[@]}" "${one[@]}" --steps 1 --init-from whole.safetensors
+expect 0 -- "${train[@]}" "${one[@]}" --steps 1 --init-from whole.safetensors --json from_one.json
+expect 0 -- "${train[@]}" "${tiles[@]}" --steps 1 --init-from whole.safetensors --json from_tiles.json
+python3 -c "
+import json; a, b = (json.load(open(f))['steps'][0]['loss'] for f in ('from_one.json', 'from_tiles.json'))
+assert abs(a - b) <= 1e-12 * a, (a, b)
+" || fail "losses of one rank and of tiles that start from the same weights"
 expect 0 "54 tensors from whole/step-000008" "fc.weight, fc.bias" "starts anew" -- \
   "$tessera" train "${network[@]}" --num-classes 5 "${one[@]}" --steps 1 --init-from whole/step-000008
 expect 0 "no checkpoint in fresh yet" -- "${train[@]}" "${one[@]}" --steps 1 --checkpoint-dir fresh --resume auto
@@ -78,6 +84,8 @@ expect 2 "another size" -- "$tessera" train --model resnet_v1 --depth 8 --image-
   --num-classes 3 "${one[@]}" --steps 9 --resume whole
 expect 2 "whole/step-000007" -- "${train[@]}" "${one[@]}" --steps 9 --resume whole/step-000007
 expect 2 "holds step-000008" "--resume auto" -- "${train[@]}" "${one[@]}" --steps 9 --checkpoint-dir whole
+expect 2 "--checkpoint-dir whole: another run" -- flock whole "${train[@]}" "${one[@]}" --steps 9 --checkpoint-dir whole \
+  --resume auto
 expect 2 "--resume auto needs --checkpoint-dir" "--keep needs" -- "${train[@]}" "${one[@]}" --resume auto --keep 3
 expect 2 "--checkpoint-every 0" -- "${train[@]}" "${one[@]}" --checkpoint-dir new --checkpoint-every 0
 expect 2 "leave out --init-from" -- "${train[@]}" "${one[@]}" --resume whole --init-from whole.safetensors

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -272,6 +273,13 @@ void replace_folder(const std::string& from, const std::string& to) {
   }
   sync_folder(parent_of(to));
   if (!old.empty()) remove_folder(old);
+}
+
+std::optional<FileHandle> lock_folder(const std::string& path) {
+  FileHandle folder(open_or_fail(path, O_RDONLY | O_DIRECTORY, "open the folder"));
+  const bool locked = again_if_interrupted([&] { return ::flock(folder.get(), LOCK_EX | LOCK_NB); }) == 0;
+  if (!locked && errno == EWOULDBLOCK) return std::nullopt;
+  return folder;
 }
 
 void sync_folder(const std::string& path) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -106,6 +107,9 @@ void rename_path(const std::string& from, const std::string& to);
 /// Gives the folder `from` the name `to`, for good. If there is such a folder it goes away, in the same step where the
 /// file system can.
 void replace_folder(const std::string& from, const std::string& to);
+/// Locks the folder against other processes for as long as the handle lives. Empty if another has it, and a handle
+/// without a lock where the file system has none.
+std::optional<FileHandle> lock_folder(const std::string& path);
 /// Makes sure that names made, renamed or removed in the folder stay so after a power cut.
 void sync_folder(const std::string& path);
 

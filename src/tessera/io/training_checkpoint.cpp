@@ -66,7 +66,8 @@ void require_same_run(const CheckpointReader& checkpoint, const RunFacts& facts,
                  "; use its --datapath or --synthetic-images");
   problems.throw_if_any();
   if (saved.dtype != now.dtype)
-    warn(concat(whose, " is of --dtype ", saved.dtype, " and goes on in ", now.dtype, ": its numbers are rounded"));
+    warn(concat(whose, " is of --dtype ", saved.dtype, ", and this run of ", now.dtype,
+                ": it will not train as the uninterrupted run would have"));
   for (const auto& [name, value] : now.settings)
     if (const auto old = saved.settings.find(name); old != saved.settings.end() && old->second != value)
       warn(concat(whose, " has ", name, " ", old->second, ", and this run ", value,

@@ -140,6 +140,17 @@ TEST_F(Files, FoldersAreMadeListedReplacedAndRemoved) {
   EXPECT_THROW(list_folder(path("no")), Error);
 }
 
+TEST_F(Files, FoldersAreLockedUntilTheHandleGoes) {
+  make_folders(path("run"));
+  std::optional<FileHandle> first = lock_folder(path("run"));
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(lock_folder(path("run"))) << "another one has it";
+  EXPECT_TRUE(lock_folder(path("."))) << "another folder";
+  first.reset();
+  EXPECT_TRUE(lock_folder(path("run")));
+  EXPECT_THAT(test::error_of([&] { lock_folder(path("nowhere")); }), HasSubstr("nowhere"));
+}
+
 TEST_F(Files, BehindLinksAreNotRemovedWithTheLink) {
   make_folders(path("precious"));
   write_text(path("precious/one"), "1");
