@@ -396,10 +396,12 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
 
 MemoryNeeds memory_needs(const Job& job, const Options& o) {
   const std::string& rule = o.train.optimizer.name;
-  const double states = rule != "sgd" ? 2 : o.train.optimizer.momentum != 0 ? 1 : 0;
-  return predicted_memory(
-      job.plan, job.graph,
-      {.element_bytes = static_cast<double>(element_bytes(o)), .states = states, .recompute = o.train.recompute});
+  const int states = rule != "sgd" ? 2 : o.train.optimizer.momentum != 0 ? 1 : 0;
+  return predicted_memory(job.plan, job.graph,
+                          {.element_bytes = static_cast<double>(element_bytes(o)),
+                           .states = states,
+                           .common = job.common_copies,
+                           .recompute = o.train.recompute});
 }
 
 namespace {
@@ -451,6 +453,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   if (wish.cuda) job.transport_words = transport_words(facts, job.transport);
 
   job.plan = make_plan(job.graph, o.plan, ranks_started);
+  job.common_copies = launch.ranks_are_threads() && !wish.cuda;
   if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();
   const std::int64_t batch = job.plan.global_batch();
   data.leave_out_bad_images(launch);

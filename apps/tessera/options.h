@@ -99,7 +99,8 @@ struct Job {
   std::shared_ptr<const ImageSource> images;
   std::shared_ptr<const ImageSource> validation;  ///< for --eval-every
   std::int64_t steps = 0;
-  std::vector<int> threads;  ///< by rank
+  std::vector<int> threads;    ///< by rank
+  bool common_copies = false;  ///< see Copies
   Transport transport = Transport::mpi;
   std::string transport_words;  ///< how ranks on GPUs talk, for the user; empty on CPUs
 };

@@ -43,23 +43,42 @@ double travelling(const Graph& graph, const Layout& layout, int stage) {
   return in + out;
 }
 
+// Of a stage's values and the optimizer's states: how many such tensors a rank holds. Copies that have them in common
+// hold one after the other in turn.
+int tensors_held(const Plan& plan, int stage, int rank, const FootprintOptions& options) {
+  const int tensors = 1 + options.states;
+  if (!options.common) return tensors;
+  const auto holds = [&](int r) {
+    const auto places = plan.places_of(r);
+    return std::any_of(places.begin(), places.end(), [&](const auto& place) { return place.stage == stage; });
+  };
+  int copies = 0, before = 0;
+  for (int r = 0; r < plan.ranks_per_replica(); ++r) {
+    copies += holds(r) ? 1 : 0;
+    before += r < rank && holds(r) ? 1 : 0;
+  }
+  copies *= plan.ranks() / plan.ranks_per_replica();
+  return tensors / copies + (before < tensors % copies ? 1 : 0);
+}
+
 }  // namespace
 
 std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options) {
   const Layout layout = make_layout(graph, plan);
   std::vector<StageCost> costs = stage_costs(plan, graph);
-  std::vector<double> parameters, at_work, under_way;  // bytes, elements, elements
+  std::vector<double> kept_apart, trained, at_work, under_way;  // elements; gradients and statistics apart
   const double parameter_bytes = std::max(options.element_bytes, narrowest_parameter);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     costs[s].live = kept_elements(graph, stage, layout.stages[s], options.recompute);
     at_work.push_back(tensors_at_work * largest_value(graph, layout.stages[s]));
     under_way.push_back(messages_under_way * travelling(graph, layout, static_cast<int>(s)));
-    double bytes = 0;
+    double statistics = 0, trainable = 0;
     for (int n = stage.first_node; n < stage.end_node; ++n)
       for (const auto& spec : graph.nodes()[static_cast<std::size_t>(n)].parameters)
-        bytes += static_cast<double>(spec.elements()) * (2 + (spec.trainable ? options.states : 0)) * parameter_bytes;
-    parameters.push_back(bytes);
+        (spec.trainable ? trainable : statistics) += static_cast<double>(spec.elements());
+    kept_apart.push_back(trainable + 2 * statistics);
+    trained.push_back(trainable);
   }
   const Simulation simulation = simulate(plan, make_schedule(plan), costs);
   std::vector<double> bytes;
@@ -78,7 +97,10 @@ std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const
                                               plan.micros(place.direction));
     }
     double sum = (elements + most_at_work) * options.element_bytes;
-    for (const int s : stages) sum += parameters[static_cast<std::size_t>(s)];
+    for (const int s : stages) {
+      const auto at = static_cast<std::size_t>(s);
+      sum += (kept_apart[at] + trained[at] * tensors_held(plan, s, rank, options)) * parameter_bytes;
+    }
     bytes.push_back(sum);
   }
   return bytes;

@@ -10,7 +10,8 @@ namespace tessera {
 
 struct FootprintOptions {
   double element_bytes = 4;  ///< of activations; parameters are float32 where these are narrower
-  double states = 1;         ///< tensors that the optimizer keeps of each parameter
+  int states = 1;            ///< tensors that the optimizer keeps of each parameter
+  bool common = false;       ///< copies keep values and states in common: see Copies
   Recompute recompute = Recompute::norm;
 };
 

@@ -24,7 +24,8 @@ TEST_P(Footprint, IsNearTheMeasuredPeakOnEveryRank) {
   install_cpu_allocator();
   const Graph graph = builtin_models().build({.name = "resnet_v2", .image = {3, 96, 96}, .classes = 10, .depth = 29});
   const Plan plan = make_plan(graph, GetParam().plan);
-  const auto predicted = predicted_memory(plan, graph, {.element_bytes = 8, .recompute = GetParam().recompute});
+  const auto predicted =
+      predicted_memory(plan, graph, {.element_bytes = 8, .common = true, .recompute = GetParam().recompute});
   const auto images = std::make_shared<SyntheticImages>(
       SyntheticOptions{.classes = 10, .height = 96, .width = 96, .size = 64, .seed = 1});
   std::vector<double> measured(static_cast<std::size_t>(plan.ranks()));
