@@ -171,8 +171,10 @@ int main(int argc, char** argv) {
   double limit = 64;
   CLI::App app{"Plans against each other"};
   app.add_option("--group", only, "one group; all by default");
-  app.add_option("--rounds", rounds)->capture_default_str();
-  app.add_option("--steps", steps, fmt::format("in each round, after {} that do not count", warm_up))->capture_default_str();
+  app.add_option("--rounds", rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--steps", steps, fmt::format("in each round, after {} that do not count", warm_up))
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   app.add_option("--limit", limit, "largest-batch: MiB of a rank")->capture_default_str();
   app.add_option("--json", json, "write the figures to this file");
   CLI11_PARSE(app, argc, argv);

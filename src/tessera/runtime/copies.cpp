@@ -15,7 +15,7 @@ at::Tensor Copies::zeros(std::int64_t elements, const at::TensorOptions& options
 
 Interval Copies::share(std::int64_t elements) const {
   if (!common_) return {0, elements};
-  // Two copies never write to one cache line.
+  // Two copies never write to one cache line: so many elements are at least one, whatever their type.
   constexpr std::int64_t line = 64;
   const auto begin_of = [&](std::int64_t copy) {
     return copy == count() ? elements : elements * copy / count() / line * line;
