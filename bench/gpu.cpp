@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <fmt/core.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -42,6 +43,17 @@ class OneImage final : public ImageSource {
   at::Tensor pixels_;
 };
 
+// What the GPU does in two steps, one event a kernel, as a trace that chrome://tracing shows.
+void write_trace(Trainer& trainer, const std::string& path) {
+  namespace profiler = torch::profiler::impl;
+  const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO);
+  const std::set<profiler::ActivityType> what{profiler::ActivityType::CPU, profiler::ActivityType::CUDA};
+  torch::autograd::profiler::prepareProfiler(config, what);
+  torch::autograd::profiler::enableProfiler(config, what);
+  for (int i = 0; i < 2; ++i) trainer.step();
+  torch::autograd::profiler::disableProfiler()->save(path);
+}
+
 }  // namespace
 }  // namespace tessera
 
@@ -51,7 +63,7 @@ int main(int argc, char** argv) {
   ModelOptions model{.name = "resnet50", .classes = 10};
   std::int64_t size = 1024;
   int steps = 20, warmup = 3, most_tried = 10;
-  std::string dtype = "bfloat16", recompute = "norm";
+  std::string dtype = "bfloat16", recompute = "norm", trace;
   bool search = true;
   app.add_option("--model", model.name, "")->capture_default_str();
   app.add_option("--depth", model.depth, "of resnet_v1 and resnet_v2");
@@ -62,6 +74,7 @@ int main(int argc, char** argv) {
   app.add_option("--recompute", recompute, "")->check(CLI::IsMember({"none", "norm", "block"}))->capture_default_str();
   app.add_flag("!--no-search", search, "take cuDNN's first guess at an algorithm");
   app.add_option("--most-tried", most_tried, "of cuDNN's algorithms for a convolution; 0: all")->capture_default_str();
+  app.add_option("--trace", trace, "file for the kernels of two more steps, for chrome://tracing");
   CLI11_PARSE(app, argc, argv);
   try {
     require(gpu_count() > 0, "there is no GPU, or this program was built without CUDA");
@@ -70,7 +83,7 @@ int main(int argc, char** argv) {
     configure_gpus({.tf32 = true, .try_algorithms = search});
     at::globalContext().setBenchmarkLimitCuDNN(most_tried);
     const Graph graph = builtin_models().build(model);
-    const TrainOptions train{.steps = steps,
+    const TrainOptions train{.steps = warmup + steps + 2,
                              .optimizer = {.lr = 1e-3, .momentum = 0.9},
                              .seed = 1,
                              .dtype = dtype == "float32" ? at::kFloat : at::kBFloat16,
@@ -92,6 +105,7 @@ int main(int argc, char** argv) {
       seconds.push_back(report.seconds);
       waited += report.part(Part::data) / steps;
     }
+    if (!trace.empty()) write_trace(trainer, trace);
     const Spread spread = spread_of(seconds);
     fmt::print("{}\n", nlohmann::ordered_json{{"model", model.name},
                                               {"image_size", size},

@@ -73,8 +73,9 @@ class BandedKernel final : public Kernel {
     if (bands.size() == 1) return make(args);
     const Slab out = args.into.defined() ? args.into : empty_slab(args.out, channels_, args.inputs[0].data.options());
     for (const Box& box : bands) {
-      const Slab input = samples_of(args.inputs[0], box);
-      narrowed(out, box).data.copy_(make({{&input, 1}, box, intersect(args.owned, box), args.pass, args.saved}).data);
+      const Slab input = samples_of(args.inputs[0], box), into = narrowed(out, box);
+      const Slab made = make({{&input, 1}, box, intersect(args.owned, box), args.pass, args.saved, into});
+      if (made.data.data_ptr() != into.data.data_ptr()) into.data.copy_(made.data);
     }
     return out;
   }

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/gpu.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/torch_compat.h"
 #include "tessera/ops/winograd.h"
@@ -55,11 +56,15 @@ class ConvKernel final : public Kernel {
       : op_(op), input_(input), parameters_(std::move(parameters)) {}
 
   Slab forward(const ForwardArgs& args) override {
-    if (const auto w = winograd(args.inputs[0], args.out)) {
-      Slab out = args.into.defined() ? args.into : empty_slab(args.out, op_.options.out, w->input.data.options());
-      const float* const bias = op_.options.bias ? parameters_.values[1].data_ptr<float>() : nullptr;
-      winograd_forward(rows_of<const float>(w->input.data), w->origin, parameters_.values[0], bias,
-                       rows_of<float>(out.data));
+    if (const auto seen = own_way(args.inputs[0], args.out, false)) {
+      Slab out = args.into.defined() ? args.into : empty_slab(args.out, op_.options.out, seen->input.data.options());
+      const at::Tensor& weights = parameters_.values[0];
+      if (weights.is_cuda()) {
+        gpu::conv(seen->input.data, seen->origin, weights, op_.windows.height.stride, out.data);
+      } else {
+        const float* const bias = op_.options.bias ? parameters_.values[1].data_ptr<float>() : nullptr;
+        winograd_forward(rows_of<const float>(seen->input.data), seen->origin, weights, bias, rows_of<float>(out.data));
+      }
       return out;
     }
     return {channels_last(convolved(problem(args.inputs[0], args.out))), args.out};
@@ -69,14 +74,17 @@ class ConvKernel final : public Kernel {
 
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
-    if (const auto w = winograd(args.inputs[0], gradient.box)) {
+    if (const auto seen = own_way(args.inputs[0], gradient.box, true)) {
       // Padding that the slab holds wants no gradient: often that saves a row and a column of patches.
-      const Box& seen = w->input.box;
-      const Slab dx = empty_slab(intersect(seen, input_.box(seen.batch())), input_.channels, gradient.data.options());
-      const WinogradOrigin origin{w->origin.row - (dx.box.height().begin - seen.height().begin),
-                                  w->origin.column - (dx.box.width().begin - seen.width().begin)};
-      winograd_input_gradient(rows_of<const float>(gradient.data), origin, parameters_.values[0],
-                              rows_of<float>(dx.data));
+      const Box& box = seen->input.box;
+      const Slab dx = empty_slab(intersect(box, input_.box(box.batch())), input_.channels, gradient.data.options());
+      const Origin origin{seen->origin.row - (dx.box.height().begin - box.height().begin),
+                          seen->origin.column - (dx.box.width().begin - box.width().begin)};
+      const at::Tensor& weights = parameters_.values[0];
+      if (weights.is_cuda())
+        gpu::conv_input_gradient(gradient.data, origin, weights, dx.data);
+      else
+        winograd_input_gradient(rows_of<const float>(gradient.data), origin, weights, rows_of<float>(dx.data));
       return {dx};
     }
     const Problem p = problem(args.inputs[0], gradient.box);
@@ -93,9 +101,13 @@ class ConvKernel final : public Kernel {
 
   void weight_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
-    if (const auto w = winograd(args.inputs[0], gradient.box)) {
-      winograd_weight_gradient(rows_of<const float>(w->input.data), w->origin, rows_of<const float>(gradient.data),
-                               parameters_.gradients[0]);
+    if (const auto seen = own_way(args.inputs[0], gradient.box, false)) {
+      const at::Tensor& sum = parameters_.gradients[0];
+      if (sum.is_cuda())
+        gpu::conv_weight_gradient(seen->input.data, seen->origin, gradient.data, op_.windows.height.stride, sum);
+      else
+        winograd_weight_gradient(rows_of<const float>(seen->input.data), seen->origin,
+                                 rows_of<const float>(gradient.data), sum);
       if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient.data, at::IntArrayRef({0, 2, 3})));
       return;
     }
@@ -144,19 +156,28 @@ class ConvKernel final : public Kernel {
   }
   std::array<std::int64_t, 2> dilation() const { return {op_.windows.height.dilation, op_.windows.width.dilation}; }
 
-  struct Winograd {
+  struct Seen {
     Slab input;  // what the window sees of the slab
-    WinogradOrigin origin;
+    Origin origin;
   };
 
-  // Set where that is the faster way.
-  std::optional<Winograd> winograd(const Slab& slab, const Box& out) const {
-    const auto fits = [](const Window& w) { return w.kernel == 3 && w.stride == 1 && w.dilation == 1; };
+  // Own kernels: 3×3 windows in Winograd's way for float32 on CPUs, few channels of bfloat16 on GPUs.
+  bool own_way_pays(const Box& out, bool input_gradient) const {
+    const auto &rows = op_.windows.height, &columns = op_.windows.width;
+    if (rows.kernel != columns.kernel || rows.stride != columns.stride || rows.dilation != 1 || columns.dilation != 1 ||
+        op_.options.groups != 1)
+      return false;
     const at::Tensor& weights = parameters_.values[0];
-    if (!fits(op_.windows.height) || !fits(op_.windows.width) || op_.options.groups != 1 || !weights.is_cpu() ||
-        weights.scalar_type() != at::kFloat ||
-        !winograd_pays(input_.channels, op_.options.out, out.batch().size(), out.height().size(), out.width().size()))
-      return std::nullopt;
+    if (weights.is_cuda())
+      return weights.scalar_type() == at::kBFloat16 && !op_.options.bias &&
+             gpu::conv_pays({rows.kernel, rows.stride, input_.channels, op_.options.out, out.volume()}, input_gradient);
+    return weights.scalar_type() == at::kFloat && rows.kernel == 3 && rows.stride == 1 &&
+           winograd_pays(input_.channels, op_.options.out, out.batch().size(), out.height().size(), out.width().size());
+  }
+
+  // Set where that is the faster way.
+  std::optional<Seen> own_way(const Slab& slab, const Box& out, bool input_gradient) const {
+    if (!own_way_pays(out, input_gradient)) return std::nullopt;
     const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);
     const Reach columns = reach(op_.windows.width, out.width(), slab.box.width(), input_.width);
     if (rows.view.empty() || columns.view.empty()) return std::nullopt;
@@ -166,7 +187,7 @@ class ConvKernel final : public Kernel {
     box[Axis::width] = columns.view;
     Slab seen{{}, box};
     if (slab.defined()) seen = narrowed(slab, box);
-    return Winograd{seen, {-rows.before, -columns.before}};
+    return Seen{seen, {-rows.before, -columns.before}};
   }
 
   Problem problem(const Slab& slab, const Box& out) const {

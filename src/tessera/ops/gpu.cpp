@@ -108,6 +108,36 @@ PoolJob pool_job(const Windows& windows, const Shape& image, const PoolSide& in,
   return job;
 }
 
+constexpr std::int64_t image_channels = 3;
+
+ConvJob conv_job(const at::Tensor& in, Origin origin, std::int64_t kernel, std::int64_t stride, const at::Tensor& out) {
+  const auto fits = [](const at::Tensor& t) { return t.size(1) == image_channels || in_groups(t, 8); };
+  ensure(in.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && in.size(0) == out.size(0) &&
+             fits(in) && fits(out),
+         "a convolution of ", in.scalar_type(), ' ', in.sizes(), " to ", out.scalar_type(), ' ', out.sizes(),
+         " is not for this kernel");
+  const auto i = [](std::int64_t n) { return static_cast<int>(n); };
+  ConvJob job;
+  job.kernel = i(kernel);
+  job.stride = i(stride);
+  job.samples = i(in.size(0));
+  job.in_channels = i(in.size(1));
+  job.out_channels = i(out.size(1));
+  job.in_rows = i(in.size(2));
+  job.in_columns = i(in.size(3));
+  job.out_rows = i(out.size(2));
+  job.out_columns = i(out.size(3));
+  job.top = i(origin.row);
+  job.left = i(origin.column);
+  job.in = view_of(in);
+  job.out = view_of(out);
+  return job;
+}
+
+ConvWeights weights_of(const at::Tensor& w) {
+  return {w.data_ptr(), w.stride(0), w.stride(1), w.stride(2), w.stride(3)};
+}
+
 }  // namespace
 
 bool built() { return true; }
@@ -163,11 +193,35 @@ Normed finish_norm(const at::Tensor& all, std::int64_t offset, const Norm& norm)
   return out;
 }
 
+namespace {
+
+AffineSumJob sum_job(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
+  AffineSumJob job;
+  for (std::size_t t = 0; t < terms.size(); ++t) job.term[t] = view_of(terms[t]);
+  job.relu = relu;
+  job.out = view_of(out);
+  return job;
+}
+
+}  // namespace
+
 void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
   if (out.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(out.device());
-  const AffineView views[2] = {view_of(terms[0]), terms.size() > 1 ? view_of(terms[1]) : AffineView{}};
-  affine_sum(field_of(out, terms.front().x, terms.back().x), views, relu, view_of(out), current_stream());
+  affine_sum(field_of(out, terms.front().x, terms.back().x), sum_job(terms, relu, out), current_stream());
+}
+
+at::Tensor sum_with_moments(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(out.device());
+  at::Tensor found = at::empty({1 + 2 * out.size(1)}, doubles(out));
+  if (out.numel() == 0) return found.zero_();
+  const Field field = field_of(out, terms.front().x, terms.back().x);
+  const at::Tensor partials = at::empty({reduction_blocks(field), 2, out.size(1)}, sums(out));
+  AffineSumJob job = sum_job(terms, relu, out);
+  job.partials = partials.data_ptr();
+  job.moments = found.data_ptr<double>();
+  affine_sum(field, job, current_stream());
+  return found;
 }
 
 at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Mask& mask,
@@ -227,6 +281,51 @@ void affine_gradient(const at::Tensor& g, const Affine& term, const at::Tensor& 
   job.addend = view_of(options.addend);
   job.dx = view_of(dx);
   affine_gradient(field_of(g, term.x, options.addend, dx), job, current_stream());
+}
+
+bool conv_pays(const ConvSizes& s, bool input_gradient) {
+  const auto known = [](std::int64_t n) { return n == 16 || n == 32 || n == 64; };
+  // Fewer pixels do not fill a GPU with tiles.
+  if (!known(s.out_channels) || s.pixels < 1 << 16) return false;
+  if (s.in_channels == image_channels)
+    return !input_gradient && ((s.kernel == 7 && s.stride == 2) || (s.kernel == 3 && s.stride <= 2));
+  // From 32 and 64 channels on cuDNN is as fast, or faster (bench/gpu_convs.cpp).
+  return known(s.in_channels) && s.kernel == 3 && s.stride == 1 && s.in_channels * s.out_channels <= 32 * 32;
+}
+
+void conv(const at::Tensor& in, Origin origin, const at::Tensor& weights, std::int64_t stride, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(in.device());
+  const ConvJob job = conv_job(in, origin, weights.size(2), stride, out);
+  const bool image = job.in_channels == image_channels;
+  const at::Tensor arranged = at::empty({image ? conv_of_image_room(job) : weights.numel()}, weights.options());
+  const auto run = image ? conv_of_image : conv_of_few;
+  run(job, weights_of(weights), arranged.data_ptr(), current_stream());
+}
+
+void conv_input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(gradient.device());
+  const at::Tensor arranged = at::empty({weights.numel()}, weights.options());
+  // The same with the taps in the opposite order, and inputs and outputs exchanged.
+  ConvWeights turned = weights_of(weights);
+  std::swap(turned.in_stride, turned.out_stride);
+  const std::int64_t last = weights.size(2) - 1;
+  turned.data =
+      static_cast<char*>(turned.data) + last * (turned.row_stride + turned.column_stride) * weights.element_size();
+  turned.row_stride = -turned.row_stride;
+  turned.column_stride = -turned.column_stride;
+  conv_of_few(conv_job(gradient, {-last - origin.row, -last - origin.column}, weights.size(2), 1, out), turned,
+              arranged.data_ptr(), current_stream());
+}
+
+void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient, std::int64_t stride,
+                          const at::Tensor& sum) {
+  const c10::cuda::CUDAGuard guard(in.device());
+  const ConvJob job = conv_job(in, origin, sum.size(2), stride, gradient);
+  const bool image = job.in_channels == image_channels;
+  const std::int64_t blocks = image ? conv_of_image_blocks(job) : conv_of_few_blocks(job);
+  const at::Tensor partials = at::empty({blocks, sum.numel()}, sum.options());
+  const auto run = image ? conv_of_image_weights : conv_of_few_weights;
+  run(job, partials.data_ptr<float>(), weights_of(sum), current_stream());
 }
 
 void max_pool(const Windows& windows, const Shape& image, const PoolSide& in, const PoolSide& out,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/geometry/box.h"
+#include "tessera/ops/slab.h"
 
 namespace tessera {
 struct Windows;
@@ -45,6 +46,8 @@ struct Affine {
   at::Tensor coefficients;  ///< undefined: x as it is
 };
 void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out);
+/// The same, and returns moments(out).
+at::Tensor sum_with_moments(const std::vector<Affine>& terms, bool relu, const at::Tensor& out);
 
 struct Mask {
   at::Tensor output;
@@ -65,6 +68,22 @@ struct GradientOptions {
 };
 void affine_gradient(const at::Tensor& g, const Affine& term, const at::Tensor& abc, const GradientOptions& options,
                      const at::Tensor& dx);
+
+/// Own convolutions, all in bfloat16, for square windows: out = weights ⋆ in, where `in` is zero outside of what is
+/// there. Weights are [out channels, in channels, kernel, kernel], in any order of dimensions.
+struct ConvSizes {
+  std::int64_t kernel = 3, stride = 1;
+  std::int64_t in_channels = 0, out_channels = 0;
+  std::int64_t pixels = 0;  ///< of the output
+};
+/// Whether there is a kernel, for all that is asked, that is faster than cuDNN's.
+bool conv_pays(const ConvSizes& sizes, bool input_gradient);
+void conv(const at::Tensor& in, Origin origin, const at::Tensor& weights, std::int64_t stride, const at::Tensor& out);
+/// The transpose of that in `in`, for a stride of 1; the origin is forward's.
+void conv_input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights, const at::Tensor& out);
+/// Adds to `sum`, which is float32 and has the sizes of the weights.
+void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient, std::int64_t stride,
+                          const at::Tensor& sum);
 
 /// One side of a pool: the slab's data and the box that it covers.
 struct PoolSide {

@@ -57,8 +57,16 @@ struct AffineView {
   const void* coefficients = nullptr;  ///< mean, scale, shift, each by channel
 };
 
-/// out = Σ terms, or the positive part of it; the second term may be missing.
-void affine_sum(const Field& field, const AffineView terms[2], bool relu, const View& out, void* stream);
+/// out = Σ terms, or the positive part of it.
+struct AffineSumJob {
+  AffineView term[2];  ///< the second may be missing
+  bool relu = false;
+  View out;
+  // Where the moments of `out` are wanted, too; see moments().
+  void* partials = nullptr;
+  double* moments = nullptr;
+};
+void affine_sum(const Field& field, const AffineSumJob& job, void* stream);
 
 /// g = mask·Σ gradients, and for each of `terms` terms Σ g and Σ g·(x - mean).
 struct GradientSumsJob {
@@ -96,6 +104,33 @@ struct AffineGradientJob {
   View dx;                       ///< may be g or the addend
 };
 void affine_gradient(const Field& field, const AffineGradientJob& job, void* stream);
+
+/// A convolution in bfloat16 with square windows: out[r, c] = Σ w[i, j] · in[r·stride + top + i, c·stride + left + j],
+/// where `in` is zero outside of what is there.
+struct ConvJob {
+  int kernel = 3, stride = 1;
+  int samples = 0, in_channels = 0, out_channels = 0;
+  int in_rows = 0, in_columns = 0, out_rows = 0, out_columns = 0;
+  int top = 0, left = 0;
+  View in, out;
+};
+struct ConvWeights {
+  void* data = nullptr;
+  std::int64_t out_stride = 0, in_stride = 0, row_stride = 0, column_stride = 0;  ///< in numbers; may be negative
+};
+/// 3×3 windows, stride 1; 16, 32 or 64 input channels, a multiple of 16 outputs. `arranged`: room for the weights once
+/// more.
+void conv_of_few(const ConvJob& job, const ConvWeights& weights, void* arranged, void* stream);
+/// Adds to `gradient`, which is float32, what the gradient `out` gives. `partials`: blocks × weights.
+int conv_of_few_blocks(const ConvJob& job);
+void conv_of_few_weights(const ConvJob& job, float* partials, const ConvWeights& gradient, void* stream);
+
+/// Three input channels; 7×7 windows of stride 2, or 3×3 ones of stride 1 or 2; a multiple of 16 outputs, for the
+/// gradient 16, 32 or 64. `arranged`: room for conv_of_image_room(job) numbers.
+int conv_of_image_room(const ConvJob& job);
+void conv_of_image(const ConvJob& job, const ConvWeights& weights, void* arranged, void* stream);
+int conv_of_image_blocks(const ConvJob& job);
+void conv_of_image_weights(const ConvJob& job, float* partials, const ConvWeights& gradient, void* stream);
 
 /// A window along one side; positions count from the start of the whole value.
 struct WindowSide {

@@ -50,15 +50,18 @@ __device__ void add_up(const A (&mine)[kinds][count], const Walk& walk, A* parti
   }
 }
 
+/// The i-th of four pixels.
+__device__ inline std::uint32_t far_apart(const Walk& walk, std::uint32_t i) {
+  return static_cast<std::uint32_t>((std::uint64_t{walk.pixels} * (2 * i + 1)) / 8);
+}
+
 /// A guess at the means of adjacent channels from four pixels far apart: sums of deviations from it lose no digits.
 template <class T, int count>
 __device__ void guess_means(const Walk& walk, const View& x, std::uint32_t first, Accumulator<T> (&means)[count]) {
   Pack<T, count> packs[4];
 #pragma unroll
-  for (std::uint32_t i = 0; i < 4; ++i) {
-    const auto pixel = static_cast<std::uint32_t>((std::uint64_t{walk.pixels} * (2 * i + 1)) / 8);
-    packs[i] = load<T, count>(data_of<const T>(x) + walk.offset(x, pixel) + first);
-  }
+  for (std::uint32_t i = 0; i < 4; ++i)
+    packs[i] = load<T, count>(data_of<const T>(x) + walk.offset(x, far_apart(walk, i)) + first);
 #pragma unroll
   for (int c = 0; c < count; ++c) {
     means[c] = 0;
@@ -163,47 +166,74 @@ __global__ void finish_norm_kernel(NormJob job) {
   *static_cast<A*>(job.count_sum) += static_cast<A>(job.share);
 }
 
-template <class T, int count, int terms>
+template <class T, int count, int terms, bool moments>
 __global__ void __launch_bounds__(block_threads, 2)
-    affine_sum_kernel(Walk walk, AffineView first_term, AffineView second_term, bool relu, View out) {
+    affine_sum_kernel(Walk walk, AffineSumJob job, Accumulator<T>* partials) {
   using A = Accumulator<T>;
+  constexpr int ahead = moments ? 2 : unroll;
   const std::uint32_t group = blockIdx.y * blockDim.x + threadIdx.x, first = group * count;
-  if (group >= walk.groups) return;
-  Coefficients<A, count> k[terms];
-  k[0].read(first_term.coefficients, walk.channels, first);
-  if constexpr (terms == 2) k[1].read(second_term.coefficients, walk.channels, first);
-  const T* const x0 = data_of<const T>(first_term.x) + first;
-  const T* const x1 = data_of<const T>(second_term.x) + first;
-  T* const y = data_of<T>(out) + first;
-  const std::uint32_t step = gridDim.x * blockDim.y;
-  std::uint32_t pixel = blockIdx.x * blockDim.y + threadIdx.y;
-  const auto make = [&](const Pack<T, count>& a, const Pack<T, count>& b) {
-    Pack<T, count> result;
+  A sums[2][count] = {};
+  if (group < walk.groups) {
+    Coefficients<A, count> k[terms];
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-      A v = k[0].apply(wide<T>(a.values[i]), i);
-      if constexpr (terms == 2) v += k[1].apply(wide<T>(b.values[i]), i);
-      // NaN is not below zero, so it goes through ReLU and reaches the loss.
-      result.values[i] = narrow<T>(relu && v < A(0) ? A(0) : v);
+    for (int t = 0; t < terms; ++t) k[t].read(job.term[t].coefficients, walk.channels, first);
+    struct Read {
+      Pack<T, count> x[terms];
+    };
+    const auto read = [&](std::uint32_t pixel) {
+      Read r;
+#pragma unroll
+      for (int t = 0; t < terms; ++t)
+        r.x[t] = load<T, count>(data_of<const T>(job.term[t].x) + first + walk.offset(job.term[t].x, pixel));
+      return r;
+    };
+    const auto make = [&](const Read& r) {
+      Pack<T, count> result;
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        A v = k[0].apply(wide<T>(r.x[0].values[i]), i);
+        if constexpr (terms == 2) v += k[1].apply(wide<T>(r.x[1].values[i]), i);
+        // NaN is not below zero, so it goes through ReLU and reaches the loss.
+        result.values[i] = narrow<T>(job.relu && v < A(0) ? A(0) : v);
+      }
+      return result;
+    };
+    A pivot[count] = {};
+    if constexpr (moments) {
+      // What guess_means() will find in the output.
+#pragma unroll
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        const Pack<T, count> made = make(read(far_apart(walk, i)));
+#pragma unroll
+        for (int c = 0; c < count; ++c) pivot[c] += wide<T>(made.values[c]);
+      }
+#pragma unroll
+      for (int c = 0; c < count; ++c) pivot[c] /= 4;
     }
-    return result;
-  };
-  for (; std::uint64_t{pixel} + std::uint64_t{unroll - 1} * step < walk.pixels; pixel += unroll * step) {
-    Pack<T, count> a[unroll], b[unroll];
+    const auto put = [&](const Read& r, std::uint32_t pixel) {
+      const Pack<T, count> made = make(r);
+      store<T, count>(data_of<T>(job.out) + first + walk.offset(job.out, pixel), made);
+      if constexpr (moments) {
 #pragma unroll
-    for (int u = 0; u < unroll; ++u) {
-      a[u] = load<T, count>(x0 + walk.offset(first_term.x, pixel + u * step));
-      if constexpr (terms == 2) b[u] = load<T, count>(x1 + walk.offset(second_term.x, pixel + u * step));
+        for (int i = 0; i < count; ++i) {
+          const A d = wide<T>(made.values[i]) - pivot[i];
+          sums[0][i] += d;
+          sums[1][i] += d * d;
+        }
+      }
+    };
+    const std::uint32_t step = gridDim.x * blockDim.y;
+    std::uint32_t pixel = blockIdx.x * blockDim.y + threadIdx.y;
+    for (; std::uint64_t{pixel} + std::uint64_t{ahead - 1} * step < walk.pixels; pixel += ahead * step) {
+      Read reads[ahead];
+#pragma unroll
+      for (int u = 0; u < ahead; ++u) reads[u] = read(pixel + u * step);
+#pragma unroll
+      for (int u = 0; u < ahead; ++u) put(reads[u], pixel + u * step);
     }
-#pragma unroll
-    for (int u = 0; u < unroll; ++u) store<T, count>(y + walk.offset(out, pixel + u * step), make(a[u], b[u]));
+    for (; pixel < walk.pixels; pixel += step) put(read(pixel), pixel);
   }
-  for (; pixel < walk.pixels; pixel += step) {
-    const Pack<T, count> a = load<T, count>(x0 + walk.offset(first_term.x, pixel));
-    Pack<T, count> b{};
-    if constexpr (terms == 2) b = load<T, count>(x1 + walk.offset(second_term.x, pixel));
-    store<T, count>(y + walk.offset(out, pixel), make(a, b));
-  }
+  if constexpr (moments) add_up<A, 2, count>(sums, walk, partials);
 }
 
 enum class MaskKind { none, output, term };
@@ -357,6 +387,12 @@ Shape2 sum_shape(const Field& f) {
   return shape_of(f.pixels(), (f.channels + per_group - 1) / per_group, sum_blocks_each);
 }
 
+template <class T>
+void finish_moments(const Walk& walk, const View& x, const Shape2& shape, void* partials, double* out, void* stream) {
+  launch("finish_moments", finish_moments_kernel<T>, dim3((walk.channels + tile - 1) / tile), dim3(tile, tile), stream,
+         walk, x, static_cast<const Accumulator<T>*>(partials), static_cast<int>(shape.grid.x), out);
+}
+
 template <class T, int count, int terms>
 void run_gradient_sums(const Field& f, const GradientSumsJob& job, void* stream) {
   using A = Accumulator<T>;
@@ -395,13 +431,10 @@ int reduction_blocks(const Field& field) { return static_cast<int>(sum_shape(fie
 void moments(const Field& f, const View& x, void* partials, double* out, void* stream) {
   dispatch(f.number, f.vector, [&](auto number, auto count) {
     using T = decltype(number);
-    using A = Accumulator<T>;
     const Shape2 shape = sum_shape(f);
-    const Walk walk = walk_of(f, decltype(count)::value);
-    A* const sums = static_cast<A*>(partials);
-    launch("moments", moments_kernel<T, decltype(count)::value>, shape.grid, shape.block, stream, walk, x, sums);
-    launch("finish_moments", finish_moments_kernel<T>, dim3((f.channels + tile - 1) / tile), dim3(tile, tile), stream,
-           walk, x, static_cast<const A*>(sums), static_cast<int>(shape.grid.x), out);
+    launch("moments", moments_kernel<T, decltype(count)::value>, shape.grid, shape.block, stream,
+           walk_of(f, decltype(count)::value), x, static_cast<Accumulator<T>*>(partials));
+    finish_moments<T>(walk_of(f, decltype(count)::value), x, shape, partials, out, stream);
   });
 }
 
@@ -411,18 +444,21 @@ void finish_norm(Number number, const NormJob& job, void* stream) {
   });
 }
 
-void affine_sum(const Field& f, const AffineView terms[2], bool relu, const View& out, void* stream) {
+void affine_sum(const Field& f, const AffineSumJob& job, void* stream) {
   dispatch(f.number, f.vector, [&](auto number, auto count) {
     using T = decltype(number);
-    const Walk walk = walk_of(f, decltype(count)::value);
-    const Shape2 shape = shape_of(f.pixels(), walk.groups, map_blocks_each);
+    constexpr int each = decltype(count)::value;
+    const Walk walk = walk_of(f, each);
+    const Shape2 shape = job.moments ? sum_shape(f) : shape_of(f.pixels(), walk.groups, map_blocks_each);
     const auto run = [&](auto kernel) {
-      launch("affine_sum", kernel, shape.grid, shape.block, stream, walk, terms[0], terms[1], relu, out);
+      launch("affine_sum", kernel, shape.grid, shape.block, stream, walk, job,
+             static_cast<Accumulator<T>*>(job.partials));
     };
-    if (terms[1].x.data)
-      run(affine_sum_kernel<T, decltype(count)::value, 2>);
-    else
-      run(affine_sum_kernel<T, decltype(count)::value, 1>);
+    const bool two = job.term[1].x.data != nullptr;
+    if (!job.moments)
+      return two ? run(affine_sum_kernel<T, each, 2, false>) : run(affine_sum_kernel<T, each, 1, false>);
+    two ? run(affine_sum_kernel<T, each, 2, true>) : run(affine_sum_kernel<T, each, 1, true>);
+    finish_moments<T>(walk, job.out, shape, job.partials, job.moments, stream);
   });
 }
 

@@ -16,6 +16,7 @@ std::array<std::uint8_t, 16> identity() { return {}; }
 at::Tensor moments(const at::Tensor&) { refuse(); }
 Normed finish_norm(const at::Tensor&, std::int64_t, const Norm&) { refuse(); }
 void affine_sum(const std::vector<Affine>&, bool, const at::Tensor&) { refuse(); }
+at::Tensor sum_with_moments(const std::vector<Affine>&, bool, const at::Tensor&) { refuse(); }
 at::Tensor gradient_sums(const std::vector<at::Tensor>&, const Mask&, const std::vector<const Affine*>&,
                          const at::Tensor&) {
   refuse();
@@ -27,6 +28,10 @@ at::Tensor finish_norm_gradient(const at::Tensor&, const at::Tensor&, const Norm
 void affine_gradient(const at::Tensor&, const Affine&, const at::Tensor&, const GradientOptions&, const at::Tensor&) {
   refuse();
 }
+bool conv_pays(const ConvSizes&, bool) { return false; }
+void conv(const at::Tensor&, Origin, const at::Tensor&, std::int64_t, const at::Tensor&) { refuse(); }
+void conv_input_gradient(const at::Tensor&, Origin, const at::Tensor&, const at::Tensor&) { refuse(); }
+void conv_weight_gradient(const at::Tensor&, Origin, const at::Tensor&, std::int64_t, const at::Tensor&) { refuse(); }
 void max_pool(const Windows&, const Shape&, const PoolSide&, const PoolSide&, const at::Tensor&) { refuse(); }
 void max_pool_gradient(const Windows&, const Shape&, const PoolSide&, const PoolSide&, const at::Tensor&) { refuse(); }
 void avg_pool(const Windows&, const Shape&, bool, const PoolSide&, const PoolSide&) { refuse(); }

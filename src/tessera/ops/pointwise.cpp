@@ -92,7 +92,7 @@ struct HostPasses {
   using Coefficients = loops::GradientCoefficients;
   static constexpr std::size_t saved_per_norm = 3;  // mean, 1/deviation and count, in double
 
-  static Moments moments(const at::Tensor& x) { return loops::moments(x); }
+  static Moments moments(const Slab& x) { return loops::moments(x.data); }
 
   static void normalise(const std::vector<const PointwiseTerm*>& terms, const std::vector<Moments>& mine,
                         const ForwardArgs& args) {
@@ -119,6 +119,10 @@ struct HostPasses {
 
   static void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
     loops::affine_sum(terms, relu, out);
+  }
+  static at::Tensor sum_with_moments(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
+    affine_sum(terms, relu, out);
+    return {};
   }
   static Sums gradient_sums(const std::vector<at::Tensor>& gradients, const at::Tensor& mask_output,
                             const Affine* mask_input, const std::vector<const Affine*>& terms, const at::Tensor& g) {

@@ -1,7 +1,7 @@
 // Batch norm, add and ReLU, fused: one step computes act( Σ affine(x_t) ), where a term is a value as it is or a
 // normalised one. Chains of these operations are bound by memory traffic, so each value is read as few times as can be:
 //
-//   forward     x -> moments        x (and the other terms) -> out
+//   forward     x -> moments        x (and the other terms) -> out (and its moments)
 //   backward    dy, x -> sums       dy, x -> dx
 //
 // The output is cheap to make again from the terms, so it need not be kept for backward.
@@ -28,6 +28,8 @@ struct PointwiseOptions {
   bool mask_from_output = false;
   std::int64_t channels = 0;
   bool on_gpu = false;
+  /// Somebody normalises the output: its moments are taken while it is written. GPUs only.
+  bool moments = false;
 };
 
 inline constexpr std::size_t pointwise_max_terms = 2;

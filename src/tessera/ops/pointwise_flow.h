@@ -3,12 +3,13 @@
 //
 //   Affine, Moments, Sums, Coefficients    types; Affine has the member x
 //   saved_per_norm                         tensors that a norm leaves in `saved`
-//   moments(x)                             over all positions of x
+//   moments(x)                             over all positions of the slab x
 //   normalise(terms, moments, args)        agrees with the group, adds to the running statistics, leaves its tensors in
 //                                          args.saved, norm after norm
 //   use_running_statistics(term, saved)    leaves what affine() asks for, of the statistics that the run has gathered
 //   affine(term, x, saved, channels)       `saved`: those of this term's norm
 //   affine_sum(terms, relu, out)
+//   sum_with_moments(terms, relu, out)     the same, and returns the moments of what it wrote, for Slab::moments
 //   gradient_sums(gradients, output, input, terms, g)  masked by `output` or by the affine `input`
 //   summed(sums, groups, meanwhile)        over the group; see finish_agreement()
 //   finish(term, affine, own, total, n, saved)  adds to the gradients of the n-th norm; returns a, b, c
@@ -48,6 +49,11 @@ class PointwiseFlow final : public Kernel {
       use_running_statistics(args.saved);
     else
       take_statistics(args);
+    if (options_.moments && !args.pass.evaluating && !args.into.defined() && args.owned == args.out) {
+      Slab out = place_for(args);
+      out.moments = Passes::sum_with_moments(terms_in(args, args.out), options_.relu, out.data);
+      return out;
+    }
     if (!args.edges_ready || !args.into.defined()) return recompute(args);
     for (const Box& edge : difference(args.out, args.inside)) fill(args, args.into, edge);
     args.edges_ready();
@@ -56,7 +62,7 @@ class PointwiseFlow final : public Kernel {
   }
 
   Slab recompute(const ForwardArgs& args) override {
-    Slab out = args.into.defined() ? args.into : empty_slab(args.out, options_.channels, args.inputs[0].data.options());
+    Slab out = place_for(args);
     fill(args, out, args.out);
     return out;
   }
@@ -132,13 +138,18 @@ class PointwiseFlow final : public Kernel {
   bool takes_addend(std::size_t input) const override { return options_.terms[input].norm != nullptr; }
 
  private:
+  Slab place_for(const ForwardArgs& args) const {
+    return args.into.defined() ? args.into : empty_slab(args.out, options_.channels, args.inputs[0].data.options());
+  }
+
   void take_statistics(const ForwardArgs& args) const {
     std::vector<const PointwiseTerm*> normed;
     std::vector<typename Passes::Moments> moments;
     for (std::size_t t = 0; t < options_.terms.size(); ++t) {
       if (!options_.terms[t].norm) continue;
       normed.push_back(&options_.terms[t]);
-      moments.push_back(Passes::moments(narrowed(args.inputs[t], args.owned).data));
+      const Slab& in = args.inputs[t];
+      moments.push_back(Passes::moments(in.box == args.owned ? in : narrowed(in, args.owned)));
     }
     if (!normed.empty()) Passes::normalise(normed, std::move(moments), args);
   }
@@ -149,11 +160,14 @@ class PointwiseFlow final : public Kernel {
       if (term.norm) Passes::use_running_statistics(term, saved);
   }
 
-  void fill(const ForwardArgs& args, const Slab& out, const Box& box) const {
+  std::vector<Affine> terms_in(const ForwardArgs& args, const Box& box) const {
     std::vector<Affine> terms;
     for (std::size_t t = 0; t < options_.terms.size(); ++t)
       terms.push_back(affine(t, narrowed(args.inputs[t], box).data, args.saved));
-    Passes::affine_sum(terms, options_.relu, narrowed(out, box).data);
+    return terms;
+  }
+  void fill(const ForwardArgs& args, const Slab& out, const Box& box) const {
+    Passes::affine_sum(terms_in(args, box), options_.relu, narrowed(out, box).data);
   }
 
   // What the norm of term t has left.

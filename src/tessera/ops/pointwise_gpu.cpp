@@ -16,7 +16,7 @@ struct GpuPasses {
   using Coefficients = at::Tensor;  // [3, channels]
   static constexpr std::size_t saved_per_norm = 2;
 
-  static Moments moments(const at::Tensor& x) { return gpu::moments(x); }
+  static Moments moments(const Slab& x) { return x.moments.defined() ? x.moments : gpu::moments(x.data); }
 
   static void normalise(const std::vector<const PointwiseTerm*>& terms, const std::vector<Moments>& mine,
                         const ForwardArgs& args) {
@@ -55,6 +55,9 @@ struct GpuPasses {
   }
   static void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
     gpu::affine_sum(terms, relu, out);
+  }
+  static at::Tensor sum_with_moments(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
+    return gpu::sum_with_moments(terms, relu, out);
   }
   static Sums gradient_sums(const std::vector<at::Tensor>& gradients, const at::Tensor& mask_output,
                             const Affine* mask_input, const std::vector<const Affine*>& terms, const at::Tensor& g) {

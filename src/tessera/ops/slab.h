@@ -12,7 +12,13 @@ namespace tessera {
 struct Slab {
   at::Tensor data;
   Box box;
+  at::Tensor moments = {};  ///< of all of it, where its maker took them on the way: see gpu::moments()
   bool defined() const { return data.defined(); }
+};
+
+/// Where the window's first tap at output (0, 0) is in an input: may be negative or reach past the end.
+struct Origin {
+  std::int64_t row = 0, column = 0;
 };
 
 /// What numbers of this type are added up in, and parameters of a network in it are kept in.

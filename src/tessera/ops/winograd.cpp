@@ -286,8 +286,8 @@ struct Scratch {
   }
 };
 
-void input_of_patch(const Rows<const float>& in, WinogradOrigin origin, const Groups& g, std::int64_t group,
-                    std::int64_t i, const Scratch& s) {
+void input_of_patch(const Rows<const float>& in, Origin origin, const Groups& g, std::int64_t group, std::int64_t i,
+                    const Scratch& s) {
   const auto at = g.patches.at(g.begin(group) + i);
   const float* pixels[36];
   pixels_of<6, const float>(in, at.sample, origin.row + at.row, origin.column + at.column, s.zeros, pixels);
@@ -327,7 +327,7 @@ void for_columns(const WeightView& view, const Call& f) {
                    });
 }
 
-void convolve_few(const Rows<const float>& in, WinogradOrigin origin, const float* weights, const WeightView& view,
+void convolve_few(const Rows<const float>& in, Origin origin, const float* weights, const WeightView& view,
                   const float* bias, const Rows<float>& out, const Groups& g) {
   const at::Tensor memory = floats(g.scratch());
   const Scratch s(memory.data_ptr<float>(), g);
@@ -349,7 +349,7 @@ void convolve_few(const Rows<const float>& in, WinogradOrigin origin, const floa
   });
 }
 
-void convolve(const Rows<const float>& in, WinogradOrigin origin, const at::Tensor& weights, const WeightView& view,
+void convolve(const Rows<const float>& in, Origin origin, const at::Tensor& weights, const WeightView& view,
               const float* bias, const Rows<float>& out) {
   const Groups g(in, out.samples, out.rows, out.width, out.channels);
   if (g.few()) return convolve_few(in, origin, weights.data_ptr<float>(), view, bias, out, g);
@@ -376,8 +376,8 @@ void convolve(const Rows<const float>& in, WinogradOrigin origin, const at::Tens
 // The weights' gradient from groups [first, last), added to `sum`. Sums of more patches than this would lose digits.
 constexpr std::int64_t patches_a_sum = 1024;
 
-void add_weight_gradient(const Rows<const float>& in, WinogradOrigin origin, const Rows<const float>& gradient,
-                         const Groups& g, std::int64_t first, std::int64_t last, const Scratch& s, float* matrices,
+void add_weight_gradient(const Rows<const float>& in, Origin origin, const Rows<const float>& gradient, const Groups& g,
+                         std::int64_t first, std::int64_t last, const Scratch& s, float* matrices,
                          const WeightView& view, float* sum) {
   const std::int64_t groups_a_sum = std::max<std::int64_t>(1, patches_a_sum / g.together);
   for (std::int64_t group = first; group < last; ++group) {
@@ -394,7 +394,7 @@ void add_weight_gradient(const Rows<const float>& in, WinogradOrigin origin, con
   }
 }
 
-void add_weight_gradient_of_few(const Rows<const float>& in, WinogradOrigin origin, const Rows<const float>& gradient,
+void add_weight_gradient_of_few(const Rows<const float>& in, Origin origin, const Rows<const float>& gradient,
                                 const Groups& g, const WeightView& view, float* sum) {
   const at::Tensor memory = floats(g.scratch());
   const Scratch s(memory.data_ptr<float>(), g);
@@ -428,18 +428,18 @@ bool winograd_pays(std::int64_t in_channels, std::int64_t out_channels, std::int
   return in_channels >= lane && out_channels >= lane && patches >= 8 && samples * rows * columns >= 10 * patches;
 }
 
-void winograd_forward(const Rows<const float>& in, WinogradOrigin origin, const at::Tensor& weights, const float* bias,
+void winograd_forward(const Rows<const float>& in, Origin origin, const at::Tensor& weights, const float* bias,
                       const Rows<float>& out) {
   convolve(in, origin, weights, WeightView::of(weights, false), bias, out);
 }
 
-void winograd_input_gradient(const Rows<const float>& gradient, WinogradOrigin origin, const at::Tensor& weights,
+void winograd_input_gradient(const Rows<const float>& gradient, Origin origin, const at::Tensor& weights,
                              const Rows<float>& out) {
   // Input i meets tap k at output i - origin - k.
   convolve(gradient, {-origin.row - 2, -origin.column - 2}, weights, WeightView::of(weights, true), nullptr, out);
 }
 
-void winograd_weight_gradient(const Rows<const float>& in, WinogradOrigin origin, const Rows<const float>& gradient,
+void winograd_weight_gradient(const Rows<const float>& in, Origin origin, const Rows<const float>& gradient,
                               const at::Tensor& sum) {
   const WeightView view = WeightView::of(sum, false);
   const Groups g(in, gradient.samples, gradient.rows, gradient.width, gradient.channels);

@@ -18,24 +18,19 @@
 
 namespace tessera {
 
-/// Input row y and column x of the window's first tap at output (0, 0); may be negative or reach past the end.
-struct WinogradOrigin {
-  std::int64_t row = 0, column = 0;
-};
-
 /// Whether it is faster than a direct convolution. Only a matter of speed: it always works.
 bool winograd_pays(std::int64_t in_channels, std::int64_t out_channels, std::int64_t samples, std::int64_t rows,
                    std::int64_t columns);
 
 /// out = weights ⋆ in (+ bias, unless it is null). Weights are [out channels, in channels, 3, 3], in any order of
 /// dimensions without gaps.
-void winograd_forward(const Rows<const float>& in, WinogradOrigin origin, const at::Tensor& weights, const float* bias,
+void winograd_forward(const Rows<const float>& in, Origin origin, const at::Tensor& weights, const float* bias,
                       const Rows<float>& out);
 /// The transpose of that in `in`: what a gradient of the output gives to the input. The origin is forward's.
-void winograd_input_gradient(const Rows<const float>& gradient, WinogradOrigin origin, const at::Tensor& weights,
+void winograd_input_gradient(const Rows<const float>& gradient, Origin origin, const at::Tensor& weights,
                              const Rows<float>& out);
 /// Adds the gradient of the weights to `sum`, which has the sizes of the weights.
-void winograd_weight_gradient(const Rows<const float>& in, WinogradOrigin origin, const Rows<const float>& gradient,
+void winograd_weight_gradient(const Rows<const float>& in, Origin origin, const Rows<const float>& gradient,
                               const at::Tensor& sum);
 
 }  // namespace tessera

@@ -92,14 +92,16 @@ class Grouping {
   std::vector<bool> taken_;
 };
 
-std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& parameters, const Draft& draft) {
+std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& parameters, const Draft& draft,
+                                         bool output_is_normalised) {
   const Node& last = graph.node({draft.output});
   if (!draft.pointwise) return make_kernel(graph, last, parameters.of(last));
   PointwiseOptions options{.terms = {},
                            .relu = draft.relu,
                            .mask_from_output = draft.mask_from_output,
                            .channels = last.shape.channels,
-                           .on_gpu = parameters.device().is_cuda()};
+                           .on_gpu = parameters.device().is_cuda(),
+                           .moments = output_is_normalised};
   for (const Node* norm : draft.norms)
     options.terms.push_back(
         norm ? PointwiseTerm{dynamic_cast<const BatchNorm*>(norm->op.get()), parameters.of(*norm), norm->name}
@@ -237,6 +239,10 @@ Program::Program(const Graph& graph, const Stage& stage, const std::vector<Value
     : producer(graph.nodes().size(), -1) {
   auto drafts = Grouping(graph, stage, layout).run();
   keep = kept_by(graph, drafts, recompute);
+  std::vector<bool> normalised(graph.nodes().size());  // by value: whether a step of this stage takes its moments
+  for (const auto& draft : drafts)
+    for (std::size_t i = 0; i < draft.norms.size(); ++i)
+      if (draft.norms[i]) normalised[static_cast<std::size_t>(draft.inputs[i])] = true;
   int complete_from = stage.first_node;
   for (auto& draft : drafts) {
     Step step;
@@ -244,7 +250,7 @@ Program::Program(const Graph& graph, const Stage& stage, const std::vector<Value
     step.complete_from = complete_from;
     complete_from = std::max(complete_from, draft.output + 1);
     step.reduces = graph.node({draft.output}).op->reduces_positions();
-    step.kernel = make_step_kernel(graph, parameters, draft);
+    step.kernel = make_step_kernel(graph, parameters, draft, normalised[static_cast<std::size_t>(draft.output)]);
     step.needs = step.kernel->needs();
     step.inputs = std::move(draft.inputs);
     step.output = draft.output;

@@ -144,6 +144,39 @@ TEST(Pointwise, EveryTypeEqualsAutogradOnTheGpu) {
       }
 }
 
+// What a step says of its output is what a norm would find in it.
+TEST(Pointwise, MomentsOnTheWayAreThoseOfTheOutput) {
+  if (!on_gpu) GTEST_SKIP() << "TESSERA_TEST_DEVICE is not cuda";
+  torch::manual_seed(8);
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16})
+    for (const std::int64_t channels : {5, 16, 64})
+      for (const bool two : {false, true}) {
+        SCOPED_TRACE(tessera::concat(channels, " channels, ", two ? 2 : 1, " terms, ", dtype));
+        const Shape shape{channels, 67, 43};
+        const Norm norm(channels, dtype);
+        PointwiseOptions options{.terms = {{&norm.op, norm.mine, "norm"}},
+                                 .relu = true,
+                                 .channels = channels,
+                                 .on_gpu = true,
+                                 .moments = true};
+        if (two) options.terms.emplace_back();
+        options.mask_from_output = two;
+        std::vector<Slab> inputs(options.terms.size());
+        for (Slab& input : inputs) input = random_slab(shape, 2, dtype);
+        Saved saved;
+        PassInfo pass;
+        pass.options = inputs[0].data.options();
+        const Slab out = make_pointwise_kernel(options)->forward({inputs, inputs[0].box, inputs[0].box, pass, saved});
+        const auto pixels = out.data.to(at::kDouble).permute({1, 0, 2, 3}).flatten(1);
+        const auto mean = pixels.mean(1, true);
+        const auto expected = torch::cat(
+            {torch::full({1}, pixels.size(1), test::doubles()), mean.flatten(), (pixels - mean).square().sum(1)});
+        ASSERT_TRUE(out.moments.defined());
+        // Sums are float32 for all but double.
+        EXPECT_LT(relative_error(out.moments, expected), tolerance_of(wide_dtype(dtype)));
+      }
+}
+
 TEST(Pointwise, GradientsThatOthersHoldAreLeftAlone) {
   torch::manual_seed(2);
   const Shape shape{4, 6, 5};

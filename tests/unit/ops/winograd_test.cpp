@@ -84,7 +84,7 @@ struct Case {
     expected_dx = leaf.grad();
     expected_dw = w.grad();
   }
-  WinogradOrigin origin() const { return {-top, -left}; }
+  Origin origin() const { return {-top, -left}; }
   std::string str() const {
     return tessera::concat(samples, " x ", in, " -> ", out, " channels, ", rows, " x ", columns, ", padding ", top, " ",
                            left, " ", bottom, " ", right);

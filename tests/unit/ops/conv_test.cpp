@@ -1,0 +1,146 @@
+// Convolutions: any window, in bands, few pixels, one pixel.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tessera/ops/bands.h"
+#include "tile_by_tile.h"
+
+namespace tessera {
+namespace {
+
+using namespace test;
+
+TEST(Kernel, ConvEqualsAutogradForAnyWindow) {
+  Rig rig(1);
+  for (int trial = 0; trial < 120; ++trial) {
+    ConvOptions o;
+    o.groups = rig.one_of({1, 1, 2, 3});
+    o.out = o.groups * rig.pick(1, 4);
+    o.kernel = {rig.pick(1, 5), rig.pick(1, 5)};
+    o.stride = {rig.pick(1, 3), rig.pick(1, 3)};
+    o.dilation = {rig.pick(1, 2), rig.pick(1, 2)};
+    o.pad = {rig.pick(0, 3), rig.pick(0, 3)};
+    if (rig.pick(0, 3) == 0) o.pad_end = Pair{rig.pick(0, 3), rig.pick(0, 3)};
+    if (rig.pick(0, 5) == 0) o.pad = -1, o.pad_end = Pair{1};
+    o.bias = rig.pick(0, 1);
+    Graph graph;
+    const Value x = graph.input({o.groups * rig.pick(1, 3), rig.pick(11, 23), rig.pick(11, 23)});
+    graph.conv(x, o, "conv");
+    const Windows windows = dynamic_cast<const Conv&>(*graph.nodes().back().op).windows;
+    check(rig, graph, rig.pick(1, 3), [&](const auto& in, const auto& w) {
+      return torch::conv2d(explicit_pad(in[0], windows, 0), w[0], o.bias ? w[1] : torch::Tensor(),
+                           torch::IntArrayRef{o.stride.height, o.stride.width}, torch::IntArrayRef{0, 0},
+                           torch::IntArrayRef{o.dilation.height, o.dilation.width}, o.groups);
+    });
+  }
+}
+
+TEST(Kernel, ConvInBandsEqualsConvInOnePiece) {
+  Rig rig(21);
+  for (int trial = 0; trial < 60; ++trial) {
+    ConvOptions o;
+    o.out = rig.pick(1, 4);
+    o.kernel = {rig.pick(1, 5), rig.pick(1, 5)};
+    o.stride = {rig.pick(1, 3), rig.pick(1, 3)};
+    o.dilation = {rig.pick(1, 2), rig.pick(1, 2)};
+    o.pad = {rig.pick(0, 3), rig.pick(0, 3)};
+    o.bias = rig.pick(0, 1);
+    Graph graph;
+    graph.conv(graph.input({rig.pick(1, 3), rig.pick(11, 23), rig.pick(11, 23)}), o, "conv");
+    const Node& node = graph.nodes().back();
+    const std::int64_t samples = rig.pick(1, 3);
+    SCOPED_TRACE(tessera::concat(node.op->describe(), ", ", samples, " samples"));
+    const std::vector<Slab> inputs{random_slab(graph.shape({0}), samples)};
+    const Slab upstream = random_slab(node.shape, samples);
+    PassInfo pass{3, 5, samples, {}};
+    pass.options = test::doubles();
+    std::array<at::Tensor, 2> outputs, input_gradients, weight_gradients;
+    for (const bool bands : {false, true}) {
+      const Parameters parameters(graph, 0, 2, test::doubles(), 7);
+      auto kernel = make_kernel(graph, node, parameters.of(node));
+      if (bands) kernel = in_bands(std::move(kernel), node.shape.channels, rig.pick(30, 600));
+      Saved saved;
+      outputs[bands] = kernel->forward({inputs, upstream.box, upstream.box, pass, saved}).data;
+      BackwardArgs args{inputs, {}, {upstream}, {true}, {}, upstream.box, pass, saved};
+      kernel->weight_gradients(args);
+      const Slab gradient = kernel->input_gradients(args)[0];
+      const Slab whole{torch::zeros_like(inputs[0].data), inputs[0].box};
+      narrowed(whole, gradient.box).data.copy_(gradient.data);
+      input_gradients[bands] = whole.data;
+      weight_gradients[bands] = parameters.flat_gradients().clone();
+    }
+    EXPECT_LT(relative_error(outputs[1], outputs[0]), tolerance);
+    EXPECT_LT(relative_error(input_gradients[1], input_gradients[0]), tolerance);
+    EXPECT_LT(relative_error(weight_gradients[1], weight_gradients[0]), tolerance);
+  }
+}
+
+struct OneThread {
+  const int before = at::get_num_threads();
+  OneThread() { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before); }
+};
+
+// More weights than pixels: a product of windows and weights.
+TEST(Kernel, ConvOfFewPixelsEqualsAutogradOnOneThread) {
+  const OneThread one;
+  Rig rig(9);
+  for (int trial = 0; trial < 40; ++trial) {
+    const std::int64_t kernel = rig.one_of<std::int64_t>({1, 1, 3, 5}), pad = rig.pick(0, 2);
+    const ConvOptions o{.out = rig.pick(60, 80),
+                        .kernel = kernel,
+                        .stride = rig.pick(1, 2),
+                        .pad = pad,
+                        .dilation = rig.pick(1, 2),
+                        .bias = rig.pick(0, 1) == 1};
+    Graph graph;
+    graph.conv(graph.input({rig.pick(60, 80), rig.pick(9, 12), rig.pick(9, 12)}), o, "conv");
+    check(rig, graph, 1, [&](const auto& in, const auto& w) {
+      return torch::conv2d(in[0], w[0], o.bias ? w[1] : torch::Tensor(), o.stride.height, pad, o.dilation.height);
+    });
+  }
+}
+
+// What a convolution gives and hands back, in this type, of three weight gradients added up.
+std::vector<torch::Tensor> passes_of(const Graph& graph, const torch::Tensor& image, const torch::Tensor& upstream,
+                                     at::ScalarType dtype) {
+  const Node& node = graph.nodes().back();
+  const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), dtype, 7);
+  const auto kernel = make_kernel(graph, node, parameters.of(node));
+  const std::vector<Slab> inputs{{channels_last(image.to(dtype)), graph.nodes()[0].shape.box({0, 1})}};
+  const Box out = node.shape.box({0, 1});
+  PassInfo pass;
+  pass.options = dtype;
+  Saved saved;
+  std::vector<torch::Tensor> results{kernel->forward({inputs, out, out, pass, saved}).data};
+  BackwardArgs args{inputs, {}, {{channels_last(upstream.to(dtype)), out}}, {true}, {}, out, pass, saved};
+  for (int i = 0; i < 3; ++i) kernel->weight_gradients(args);
+  results.push_back(kernel->input_gradients(args)[0].data);
+  results.push_back(parameters.of(node).gradients[0]);
+  for (auto& result : results) result = result.to(at::kDouble);
+  return results;
+}
+
+// oneDNN 2.6 gets the weight gradient of these wrong if they are strided (docs/numerics.md), and one thread takes
+// another way.
+TEST(Kernel, ConvolutionsOfOnePixelAreRightInFloat32) {
+  torch::manual_seed(4);
+  for (const std::int64_t stride : {1, 2}) {
+    Graph graph;
+    graph.conv(graph.input({4, 256, 250}), {.out = 8, .stride = stride}, "conv");
+    const auto image = torch::randn({1, 4, 256, 250}, at::kDouble),
+               upstream = torch::randn({1, 8, 256 / stride, 250 / stride}, at::kDouble);
+    const auto expected = passes_of(graph, image, upstream, at::kDouble);
+    const auto compare = [&](const char* threads) {
+      const auto got = passes_of(graph, image, upstream, at::kFloat);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_LT(relative_error(got[i], expected[i]), 1e-4) << "stride " << stride << ", " << threads << ", " << i;
+    };
+    compare("all threads");
+    const OneThread one;
+    compare("one thread");
+  }
+}
+
+}  // namespace
+}  // namespace tessera
