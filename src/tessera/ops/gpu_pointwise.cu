@@ -8,6 +8,21 @@ namespace {
 constexpr int unroll = 4;
 constexpr int sum_blocks_each = 4, map_blocks_each = 8;
 
+/// Calls take(read(pixel), pixel) for this thread's pixels, with `ahead` reads under way before the first is used.
+template <int ahead, class Read, class Take>
+__device__ inline void down_the_pixels(const Walk& walk, const Read& read, const Take& take) {
+  const std::uint32_t step = gridDim.x * blockDim.y;
+  std::uint32_t pixel = blockIdx.x * blockDim.y + threadIdx.y;
+  for (; std::uint64_t{pixel} + std::uint64_t{ahead - 1} * step < walk.pixels; pixel += ahead * step) {
+    decltype(read(pixel)) reads[ahead];
+#pragma unroll
+    for (int u = 0; u < ahead; ++u) reads[u] = read(pixel + u * step);
+#pragma unroll
+    for (int u = 0; u < ahead; ++u) take(reads[u], pixel + u * step);
+  }
+  for (; pixel < walk.pixels; pixel += step) take(read(pixel), pixel);
+}
+
 /// The coefficients of an affine term for one group of channels.
 template <class A, int count>
 struct Coefficients {
@@ -79,9 +94,8 @@ __global__ void moments_kernel(Walk walk, View x, Accumulator<T>* partials) {
   if (group < walk.groups) {
     guess_means<T, count>(walk, x, first, pivot);
     const T* from = data_of<const T>(x) + first;
-    const std::uint32_t step = gridDim.x * blockDim.y;
-    std::uint32_t pixel = blockIdx.x * blockDim.y + threadIdx.y;
-    const auto take = [&](const Pack<T, count>& pack) {
+    const auto read = [&](std::uint32_t pixel) { return load<T, count>(from + walk.offset(x, pixel)); };
+    const auto take = [&](const Pack<T, count>& pack, std::uint32_t) {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         const A d = wide<T>(pack.values[i]) - pivot[i];
@@ -89,14 +103,7 @@ __global__ void moments_kernel(Walk walk, View x, Accumulator<T>* partials) {
         sums[1][i] += d * d;
       }
     };
-    for (; std::uint64_t{pixel} + std::uint64_t{unroll - 1} * step < walk.pixels; pixel += unroll * step) {
-      Pack<T, count> packs[unroll];
-#pragma unroll
-      for (int u = 0; u < unroll; ++u) packs[u] = load<T, count>(from + walk.offset(x, pixel + u * step));
-#pragma unroll
-      for (int u = 0; u < unroll; ++u) take(packs[u]);
-    }
-    for (; pixel < walk.pixels; pixel += step) take(load<T, count>(from + walk.offset(x, pixel)));
+    down_the_pixels<unroll>(walk, read, take);
   }
   add_up<A, 2, count>(sums, walk, partials);
 }
@@ -222,16 +229,7 @@ __global__ void __launch_bounds__(block_threads, 2)
         }
       }
     };
-    const std::uint32_t step = gridDim.x * blockDim.y;
-    std::uint32_t pixel = blockIdx.x * blockDim.y + threadIdx.y;
-    for (; std::uint64_t{pixel} + std::uint64_t{ahead - 1} * step < walk.pixels; pixel += ahead * step) {
-      Read reads[ahead];
-#pragma unroll
-      for (int u = 0; u < ahead; ++u) reads[u] = read(pixel + u * step);
-#pragma unroll
-      for (int u = 0; u < ahead; ++u) put(reads[u], pixel + u * step);
-    }
-    for (; pixel < walk.pixels; pixel += step) put(read(pixel), pixel);
+    down_the_pixels<ahead>(walk, read, put);
   }
   if constexpr (moments) add_up<A, 2, count>(sums, walk, partials);
 }
@@ -288,16 +286,7 @@ __global__ void __launch_bounds__(block_threads, 2)
       }
       if (job.g.data) store<T, count>(data_of<T>(job.g) + first + walk.offset(job.g, pixel), written);
     };
-    const std::uint32_t step = gridDim.x * blockDim.y;
-    std::uint32_t pixel = blockIdx.x * blockDim.y + threadIdx.y;
-    for (; std::uint64_t{pixel} + std::uint64_t{ahead - 1} * step < walk.pixels; pixel += ahead * step) {
-      Read reads[ahead];
-#pragma unroll
-      for (int u = 0; u < ahead; ++u) reads[u] = read(pixel + u * step);
-#pragma unroll
-      for (int u = 0; u < ahead; ++u) take(reads[u], pixel + u * step);
-    }
-    for (; pixel < walk.pixels; pixel += step) take(read(pixel), pixel);
+    down_the_pixels<ahead>(walk, read, take);
   }
   if constexpr (terms > 0) add_up<A, kinds, count>(sums, walk, partials);
 }
@@ -369,17 +358,8 @@ __global__ void __launch_bounds__(block_threads, 2) affine_gradient_kernel(Walk 
     }
     store<T, count>(dx + walk.offset(job.dx, pixel), out);
   };
-  const std::uint32_t step = gridDim.x * blockDim.y;
-  std::uint32_t pixel = blockIdx.x * blockDim.y + threadIdx.y;
   constexpr int ahead = added ? 2 : 4;
-  for (; std::uint64_t{pixel} + std::uint64_t{ahead - 1} * step < walk.pixels; pixel += ahead * step) {
-    Read reads[ahead];
-#pragma unroll
-    for (int u = 0; u < ahead; ++u) reads[u] = read(pixel + u * step);
-#pragma unroll
-    for (int u = 0; u < ahead; ++u) put(reads[u], pixel + u * step);
-  }
-  for (; pixel < walk.pixels; pixel += step) put(read(pixel), pixel);
+  down_the_pixels<ahead>(walk, read, put);
 }
 
 Shape2 sum_shape(const Field& f) {
