@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "job.h"
 #include "launch.h"
-#include "options.h"
 #include "tessera/io/file.h"
 #include "tessera/io/training_checkpoint.h"
 

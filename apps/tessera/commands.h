@@ -1,8 +1,8 @@
 // One function a subcommand. Each checks the whole job before it starts and throws on failure.
 #pragma once
 
+#include "job.h"
 #include "launch.h"
-#include "options.h"
 
 namespace tessera {
 

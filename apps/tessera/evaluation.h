@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "options.h"
+#include "job.h"
 #include "tessera/io/metrics.h"
 #include "tessera/runtime/evaluator.h"
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "checkpoints.h"
+#include "job.h"
 #include "launch.h"
-#include "options.h"
 #include "tessera/io/report.h"
 
 namespace tessera {

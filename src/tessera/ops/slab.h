@@ -28,6 +28,10 @@ inline at::ScalarType wide_dtype(at::ScalarType dtype) { return dtype == at::kBF
 Slab empty_slab(const Box& box, std::int64_t channels, const at::TensorOptions& options);
 /// The part of a slab that covers `box`, which must lie inside; shares the data.
 Slab narrowed(const Slab& slab, const Box& box);
+/// The data of that; undefined where the box is empty.
+inline at::Tensor data_in(const Slab& slab, const Box& box) {
+  return box.empty() ? at::Tensor() : narrowed(slab, box).data;
+}
 /// Whether writing into this tensor disturbs nobody.
 inline bool exclusive(const at::Tensor& t) { return t.use_count() == 1 && t.storage().use_count() == 1; }
 /// Whether its numbers lie without gaps.

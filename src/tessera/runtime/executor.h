@@ -106,9 +106,6 @@ class Executor {
   /// Memory for a value with its margin; zeros where it reaches outside the image.
   Slab new_frame(int v, const at::TensorOptions& options) const;
   void forward_step(MicroState& state, std::size_t s);
-  /// Runs a piece of the step's work; a GPU that is out of memory becomes an error that names the node.
-  template <class Work>
-  void named(std::size_t s, const Work& work) const;
   /// Runs `make(into)` with the memory where the value belongs; puts the value there, all over its frame.
   template <class Make>
   void make_framed(MicroState& state, int v, const Make& make) const;

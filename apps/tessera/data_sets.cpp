@@ -1,0 +1,117 @@
+#include "data_sets.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "bad_images.h"
+#include "tessera/base/error.h"
+#include "tessera/data/cifar10.h"
+#include "tessera/data/files.h"
+#include "tessera/data/synthetic.h"
+
+namespace tessera {
+
+std::string app_name(const std::string& app) {
+  return app == "1" ? "medical" : app == "2" ? "cifar" : app == "3" ? "synthetic" : app;
+}
+
+namespace {
+
+// A set that is not divided into training and validation is evaluated as it is.
+Split evaluated_split(const Options& o) {
+  if (o.evaluation.split == "train" || app_name(o.app) != "medical") {
+    return o.evaluation.split == "train" ? Split::train : Split::test;
+  }
+  for (const char* part : {"val", "test", "val.csv"})
+    if (const std::string inner = files::path_in(o.datapath, part); files::is_folder(inner) || files::is_file(inner))
+      return Split::test;
+  return Split::train;
+}
+
+// `names`: what the classes of the training set are called, if that is known.
+std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool masks,
+                                             const std::vector<std::string>& names) {
+  const Shape& image = o.model.image;
+  VipsOptions options{.path = o.datapath, .split = split, .height = image.height, .width = image.width};
+  std::copy_n(o.mean.begin(), 3, options.mean.begin());
+  std::copy_n(o.deviation.begin(), 3, options.deviation.begin());
+  // With masks, classes are those of pixels, and a list may call its images what it likes.
+  if (!masks) options.classes = static_cast<int>(o.model.classes);
+  // What is only predicted needs none.
+  if (masks && !o.evaluation.labels_optional) options.mask_classes = static_cast<int>(o.model.classes);
+  options.mask_values = o.mask_values;
+  options.mask_ignore = o.mask_ignore;
+  if (!masks) options.class_names = o.class_names.empty() ? names : o.class_names;
+  options.labels_optional = o.evaluation.labels_optional;
+  if (split == Split::test && !o.evaluation.datapath.empty()) {
+    options.path = o.evaluation.datapath;
+    options.split = Split::train;  // as it is
+  } else {
+    require(split == Split::train || !files::is_file(o.datapath), "--eval-every needs images to evaluate on, and ",
+            "--datapath ", o.datapath, " is one file of training images; name others with --val-datapath");
+  }
+  auto images = std::make_shared<VipsImages>(options);
+  const auto own = static_cast<std::int64_t>(images->class_names().size());
+  require(masks || !o.evaluation.only || split == Split::test || o.evaluation.split == "train" || own == 0 ||
+              own == o.model.classes,
+          "'", o.datapath, "' names ", own, " classes, the network has ", o.model.classes,
+          "; say with --class-names what labels 0, 1, ... of the training set were called");
+  return images;
+}
+
+std::shared_ptr<const ImageSource> open_files(const Options& o, Split split, bool masks) {
+  const std::string app = app_name(o.app);
+  const Shape& image = o.model.image;
+  if (app == "synthetic") {
+    // Another seed gives other images of the same classes.
+    const bool train = split == Split::train;
+    return std::make_shared<SyntheticImages>(
+        SyntheticOptions{.classes = static_cast<int>(o.model.classes),
+                         .height = image.height,
+                         .width = image.width,
+                         .size = train ? o.synthetic_images : (o.synthetic_images + 3) / 4,
+                         .seed = train ? o.train.seed : o.train.seed + 1'000'000'007,
+                         .mask_classes = masks ? static_cast<int>(o.model.classes) : 0});
+  }
+  require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
+  require(!masks, "--model ", o.model.name,
+          " needs a mask for each image, and CIFAR-10 has none; use --app medical or synthetic");
+  require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
+          "; use --image-size 32");
+  require(o.model.classes == 10, "CIFAR-10 has 10 classes; use --num-classes 10");
+  return std::make_shared<Cifar10>(Cifar10Options{.folder = o.datapath, .split = split});
+}
+
+}  // namespace
+
+void DataSets::open(bool masks) {
+  masks_ = masks;
+  require((masks && app_name(options_.app) == "medical") || (options_.mask_values.empty() && !options_.mask_ignore),
+          "--mask-values and --mask-ignore are about the mask files of --app medical for a network that labels "
+          "pixels, like --model unet; leave them out");
+  const bool only = options_.evaluation.only;
+  images_ = open_one(only ? evaluated_split(options_) : Split::train, {});
+  if (only) return;
+  if (options_.evaluation.every) {
+    validation_ = open_one(Split::test, images_->class_names());
+    require(validation_->class_names() == images_->class_names(), "the classes of the validation set are called ",
+            "otherwise than those of the training set: ", validation_->describe());
+  }
+  AugmentOptions augment = options_.augment;
+  augment.seed = options_.train.seed;
+  if (augment.any()) images_ = std::make_shared<Augmented>(images_, augment);
+}
+
+void DataSets::leave_out_bad_images(const Launch& launch) {
+  if (options_.on_bad_image != "skip") return;
+  const double crop = options_.evaluation.only ? 1 : std::sqrt(options_.augment.crop_min);
+  for (const auto& files : files_) tessera::leave_out_bad_images(*files, crop, launch);
+}
+
+std::shared_ptr<const ImageSource> DataSets::open_one(Split split, const std::vector<std::string>& names) {
+  if (app_name(options_.app) != "medical") return open_files(options_, split, masks_);
+  files_.push_back(open_image_files(options_, split, masks_, names));
+  return files_.back();
+}
+
+}  // namespace tessera

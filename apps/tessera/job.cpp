@@ -1,0 +1,141 @@
+#include "job.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "data_sets.h"
+#include "launch.h"
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/comm/nccl_communicator.h"
+#include "tessera/runtime/device.h"
+#include "tessera/runtime/footprint.h"
+
+namespace tessera {
+namespace {
+
+DeviceWish device_wish(const Options& o) {
+  return {.cuda = o.device == "cuda", .bfloat16 = o.dtype == "bfloat16", .tf32 = o.tf32, .transport = o.transport};
+}
+
+// "NCCL 2.28.9 for sums, Open MPI v4.1.4 through pinned memory for the rest": how ranks on GPUs talk.
+std::string transport_words(const DeviceFacts& facts, Transport transport) {
+  if (!facts.ranks_are_processes) return "ranks are threads, and messages copies on the GPU";
+  const std::string mpi = concat(mpi_library_version(), mpi_reads_gpu_memory() ? ", which reads GPU memory," : "");
+  const std::string through = mpi_reads_gpu_memory() ? "" : " through pinned memory";
+  if (transport == Transport::mpi) return concat("messages and sums by ", mpi, through);
+  return concat("sums by NCCL ", nccl_version(), ", messages by ", mpi, through);
+}
+
+void check_values(const Options& o, Problems& problems) {
+  problems.check(o.cudnn_search != "on" || o.device == "cuda",
+                 "--cudnn-search on is for GPUs; use --device cuda, or leave it out");
+  problems.check(o.train.optimizer.lr >= 0, "--lr ", o.train.optimizer.lr, " must not be negative");
+  problems.check(o.train.optimizer.momentum >= 0 && o.train.optimizer.momentum < 1, "--momentum ",
+                 o.train.optimizer.momentum, " must be at least 0 and less than 1");
+  problems.check(o.train.optimizer.weight_decay >= 0, "--weight-decay ", o.train.optimizer.weight_decay,
+                 " must not be negative");
+  problems.check(o.train.optimizer.clip_norm >= 0, "--clip-norm ", o.train.optimizer.clip_norm,
+                 " must not be negative (0 clips nothing)");
+  problems.check(o.train.learning_rate.warmup_steps >= 0, "--warmup-steps ", o.train.learning_rate.warmup_steps,
+                 " must not be negative");
+  problems.check(o.train.learning_rate.step_every > 0, "--lr-step-every ", o.train.learning_rate.step_every,
+                 " must be at least 1");
+  problems.check(o.steps.value_or(1) > 0, "--steps ", o.steps.value_or(1), " must be at least 1");
+  problems.check(o.num_epochs > 0, "--num-epochs ", o.num_epochs, " must be at least 1");
+  problems.check(o.threads.value_or(1) > 0, "--threads ", o.threads.value_or(1), " must be at least 1");
+  problems.check(o.train.loader_workers >= 0, "--num-workers ", o.train.loader_workers, " must not be negative");
+  problems.check(o.evaluation.every.value_or(1) > 0, "--eval-every ", o.evaluation.every.value_or(1),
+                 " must be at least 1");
+  problems.check(o.evaluation.datapath.empty() || (o.evaluation.every && app_name(o.app) == "medical"),
+                 "--val-datapath is for --eval-every and --app medical");
+  const auto names = static_cast<std::int64_t>(o.class_names.size());
+  problems.check(names == 0 || (names == o.model.classes && app_name(o.app) == "medical"), "--class-names are ", names,
+                 " names, for --app medical and --num-classes ", o.model.classes);
+  problems.check(o.on_bad_image == "fail" || app_name(o.app) == "medical", "--on-bad-image is for --app medical");
+  problems.check(o.mean.size() == 3, "--mean takes three numbers: of red, green and blue");
+  problems.check(o.deviation.size() == 3, "--std takes three numbers: of red, green and blue");
+  problems.check(o.synthetic_images > 0, "--synthetic-images ", o.synthetic_images, " must be at least 1");
+}
+
+}  // namespace
+
+MemoryNeeds memory_needs(const Job& job, const Options& o) {
+  const std::string& rule = o.train.optimizer.name;
+  const int states = rule != "sgd" ? 2 : o.train.optimizer.momentum != 0 ? 1 : 0;
+  return predicted_memory(job.plan, job.graph,
+                          {.element_bytes = static_cast<double>(element_bytes(o)),
+                           .states = states,
+                           .common = job.common_copies,
+                           .recompute = o.train.recompute});
+}
+
+namespace {
+
+void check_memory(const Job& job, const Options& o) {
+  const MemoryNeeds needs = memory_needs(job, o);
+  const auto most = std::max_element(needs.begin(), needs.end()) - needs.begin();
+  const auto bytes = static_cast<std::int64_t>(needs[static_cast<std::size_t>(most)]);
+  if (bytes <= static_cast<std::int64_t>(*o.memory_limit)) return;
+  std::vector<std::string> stages;
+  for (const auto& place : job.plan.places_of(static_cast<int>(most)))
+    stages.push_back(concat(place.stage, place.direction == Direction::up ? " of the direction up" : ""));
+  throw UsageError(concat(
+      "rank ", most, " needs about ", human_bytes(bytes), " for stage ", join(stages, " and stage "),
+      ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)),
+      "; use more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
+      job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction" : ", or --balance-by memory"));
+}
+
+}  // namespace
+
+Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
+  const auto ranks_started = launch.ranks_started();
+  const int ranks_on_node = launch.ranks_on_node();
+  Problems problems;
+  const DeviceWish wish = device_wish(o);
+  const DeviceFacts facts =
+      device_facts(wish, launch.world(), launch.world() ? launch.rank_on_machine(*launch.world()) : 0);
+  for (const std::string& problem : device_problems(wish, facts)) problems.add(problem);
+  check_values(o, problems);
+  problems.absorb([&] { check_plan_options(o.plan); });
+  o.train.dtype = o.dtype == "float64" ? at::kDouble : o.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  o.train.device = o.device == "cuda" ? at::kCUDA : at::kCPU;
+  o.train.recompute = o.recompute == "none"    ? Recompute::none
+                      : o.recompute == "block" ? Recompute::block
+                                               : Recompute::norm;
+
+  Job job;
+  DataSets data(o);
+  problems.absorb([&] {
+    o.model.image = parse_image_size(o.image_size);
+    problems.absorb([&] { job.graph = models.build(o.model); });
+    // Whether images need masks is for the network to say.
+    if (!job.graph.nodes().empty() && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
+      data.open(job.graph.label_kind() == LabelKind::pixel);
+  });
+  problems.throw_if_any();
+  job.transport = chosen_transport(wish, facts);
+  if (wish.cuda) job.transport_words = transport_words(facts, job.transport);
+
+  job.plan = make_plan(job.graph, o.plan, ranks_started);
+  job.common_copies = launch.ranks_are_threads() && !wish.cuda;
+  if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();
+  const std::int64_t batch = job.plan.global_batch();
+  data.leave_out_bad_images(launch);
+  job.images = data.images();
+  job.validation = data.validation();
+  require(o.evaluation.only || batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
+          batch == o.plan.batch_size ? std::string() : concat(" (", batch, " over all copies)"), " is more than the ",
+          job.images->size(), " images there are; use a smaller one",
+          app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
+  job.steps = o.evaluation.only ? 0 : o.steps.value_or(o.num_epochs * (job.images->size() / batch));
+  o.train.steps = job.steps;
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  for (int rank = 0; rank < job.plan.ranks(); ++rank)
+    job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));
+  if (o.memory_limit) check_memory(job, o);
+  return job;
+}
+
+}  // namespace tessera

@@ -1,0 +1,38 @@
+// What the flags come to: a run, checked as a whole before anything starts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "options.h"
+
+namespace tessera {
+
+class Launch;
+
+/// Of an activation.
+inline int element_bytes(const Options& o) { return o.dtype == "float64" ? 8 : o.dtype == "bfloat16" ? 2 : 4; }
+
+/// A run, checked as a whole before anything starts.
+struct Job {
+  Graph graph;
+  Plan plan;
+  std::shared_ptr<const ImageSource> images;
+  std::shared_ptr<const ImageSource> validation;  ///< for --eval-every
+  std::int64_t steps = 0;
+  std::vector<int> threads;    ///< by rank
+  bool common_copies = false;  ///< see Copies
+  Transport transport = Transport::mpi;
+  std::string transport_words;  ///< how ranks on GPUs talk, for the user; empty on CPUs
+};
+
+/// Bytes that each rank of a replica needs, about.
+using MemoryNeeds = std::vector<double>;
+MemoryNeeds memory_needs(const Job& job, const Options& options);
+
+/// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.
+/// Collective over the processes of the launch.
+Job make_job(Options& options, const ModelRegistry& models, const Launch& launch);
+
+}  // namespace tessera
