@@ -83,20 +83,23 @@ int main(int argc, char** argv) {
   double terabytes = 4.3;
   app.add_option("--bandwidth", terabytes, "of the GPU's memory, TB/s")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  if (!tessera::gpu::built()) {
-    fmt::print(stderr, "bench_gpu_convs: this program was built without CUDA\n");
-    return 1;
-  }
   at::globalContext().setBenchmarkCuDNN(true);
   fmt::print("{:<37}{:>9}{:>9}{:>10}{:>9}{:>9}\n", "convolution", "ours ms", "cuDNN ms", "", "floor ms", "");
   for (const tessera::Case& c : {tessera::Case{2048, 3, 1, 16, 16},
+                                 {2048, 3, 1, 16, 32},
+                                 {2048, 3, 1, 32, 16},
                                  {2048, 3, 1, 64, 16},
                                  {2048, 3, 1, 32, 32},
                                  {1024, 3, 1, 32, 64},
                                  {1024, 3, 1, 64, 64},
                                  {256, 3, 1, 16, 16},
+                                 {256, 3, 1, 32, 32},
+                                 {4096, 7, 2, 3, 16},
+                                 {4096, 7, 2, 3, 32},
                                  {4096, 7, 2, 3, 64},
                                  {2048, 3, 1, 3, 16},
+                                 {2048, 3, 1, 3, 32},
+                                 {2048, 3, 1, 3, 64},
                                  {2048, 3, 2, 3, 64}})
     tessera::compare(c, terabytes);
 }

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/bands.h"
 #include "tessera/ops/gpu.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/torch_compat.h"
@@ -21,7 +22,8 @@ namespace {
 
 // How the window meets the input's slab along one axis.
 struct Reach {
-  Interval view;                       // the part of the slab that the convolution reads
+  Interval view;                       // the part of the slab that the convolution is given
+  Interval seen;                       // the part of that which it looks at
   std::int64_t before = 0, after = 0;  // padding around it
 };
 
@@ -32,7 +34,7 @@ Reach reach(const Window& window, const Interval& out, const Interval& have, std
   // Outputs that see nothing but padding: no row of the slab is read.
   if (inside.empty()) {
     const std::int64_t nowhere = std::clamp(inside.begin, have.begin, have.end);
-    return {{nowhere, nowhere}, need.size(), 0};
+    return {{nowhere, nowhere}, {nowhere, nowhere}, need.size(), 0};
   }
   ensure(have.contains(inside), "a convolution needs ", inside, " but has ", have);
   const std::int64_t before = inside.begin - need.begin;
@@ -41,7 +43,7 @@ Reach reach(const Window& window, const Interval& out, const Interval& have, std
   Interval view = inside;
   view.end = std::min(have.end, inside.end + window.stride - 1 - after);
   view.end = std::max(view.end, inside.end);
-  return {view, before, after};
+  return {view, inside, before, after};
 }
 
 // A slab's pixels one below the other, and such a matrix as images again.
@@ -117,6 +119,20 @@ class ConvKernel final : public Kernel {
   BackwardNeeds needs() const override { return {{true}}; }
   bool has_weights() const override { return true; }
 
+  // Own kernels: 3×3 windows in Winograd's way for float32 on CPUs; few channels, and images, of bfloat16 on GPUs.
+  bool own_way_pays(const Box& out, bool input_gradient) const {
+    const auto &rows = op_.windows.height, &columns = op_.windows.width;
+    if (rows.kernel != columns.kernel || rows.stride != columns.stride || rows.dilation != 1 || columns.dilation != 1 ||
+        op_.options.groups != 1)
+      return false;
+    const at::Tensor& weights = parameters_.values[0];
+    if (weights.is_cuda())
+      return weights.scalar_type() == at::kBFloat16 && !op_.options.bias &&
+             gpu::conv_pays({rows.kernel, rows.stride, input_.channels, op_.options.out, out.volume()}, input_gradient);
+    return weights.scalar_type() == at::kFloat && rows.kernel == 3 && rows.stride == 1 &&
+           winograd_pays(input_.channels, op_.options.out, out.batch().size(), out.height().size(), out.width().size());
+  }
+
  private:
   // What one thread does with few images. ATen leaves windows of one pixel to a matrix product unless the batch is
   // large; oneDNN beats that, by up to two where channels are few, so rows are taken for samples. With more weights
@@ -161,30 +177,16 @@ class ConvKernel final : public Kernel {
     Origin origin;
   };
 
-  // Own kernels: 3×3 windows in Winograd's way for float32 on CPUs, few channels of bfloat16 on GPUs.
-  bool own_way_pays(const Box& out, bool input_gradient) const {
-    const auto &rows = op_.windows.height, &columns = op_.windows.width;
-    if (rows.kernel != columns.kernel || rows.stride != columns.stride || rows.dilation != 1 || columns.dilation != 1 ||
-        op_.options.groups != 1)
-      return false;
-    const at::Tensor& weights = parameters_.values[0];
-    if (weights.is_cuda())
-      return weights.scalar_type() == at::kBFloat16 && !op_.options.bias &&
-             gpu::conv_pays({rows.kernel, rows.stride, input_.channels, op_.options.out, out.volume()}, input_gradient);
-    return weights.scalar_type() == at::kFloat && rows.kernel == 3 && rows.stride == 1 &&
-           winograd_pays(input_.channels, op_.options.out, out.batch().size(), out.height().size(), out.width().size());
-  }
-
   // Set where that is the faster way.
   std::optional<Seen> own_way(const Slab& slab, const Box& out, bool input_gradient) const {
     if (!own_way_pays(out, input_gradient)) return std::nullopt;
     const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);
     const Reach columns = reach(op_.windows.width, out.width(), slab.box.width(), input_.width);
-    if (rows.view.empty() || columns.view.empty()) return std::nullopt;
+    if (rows.seen.empty() || columns.seen.empty()) return std::nullopt;
     Box box = slab.box;
     box[Axis::batch] = out.batch();
-    box[Axis::height] = rows.view;
-    box[Axis::width] = columns.view;
+    box[Axis::height] = rows.seen;
+    box[Axis::width] = columns.seen;
     Slab seen{{}, box};
     if (slab.defined()) seen = narrowed(slab, box);
     return Seen{seen, {-rows.before, -columns.before}};
@@ -322,7 +324,13 @@ class ConvKernel final : public Kernel {
 }  // namespace
 
 std::unique_ptr<Kernel> make_conv_kernel(const Conv& op, const Shape& input, NodeParameters parameters) {
-  return std::make_unique<ConvKernel>(op, input, std::move(parameters));
+  const bool on_gpu = !parameters.values[0].is_cpu();
+  auto kernel = std::make_unique<ConvKernel>(op, input, std::move(parameters));
+  // Own kernels count in 64 bits. Where they are too small to pay, nothing is large.
+  if (!on_gpu || kernel->own_way_pays(op.windows.apply(input, op.options.out).box({0, 1}), true)) return kernel;
+  // What cuDNN counts in 32 bits, less something for the padding.
+  constexpr std::int64_t most = (std::int64_t{1} << 31) - (std::int64_t{1} << 27);
+  return in_bands(std::move(kernel), op.options.out, most);
 }
 
 }  // namespace tessera

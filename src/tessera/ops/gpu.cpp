@@ -110,12 +110,17 @@ PoolJob pool_job(const Windows& windows, const Shape& image, const PoolSide& in,
 
 constexpr std::int64_t image_channels = 3;
 
-ConvJob conv_job(const at::Tensor& in, Origin origin, std::int64_t kernel, std::int64_t stride, const at::Tensor& out) {
-  const auto fits = [](const at::Tensor& t) { return t.size(1) == image_channels || in_groups(t, 8); };
+// `weights`: or what their gradient is added to.
+ConvJob conv_job(const at::Tensor& in, Origin origin, const at::Tensor& weights, std::int64_t stride,
+                 const at::Tensor& out) {
+  const std::int64_t kernel = weights.size(2), channels = in.size(1);
+  const auto fits = [](const at::Tensor& t) { return t.size(1) % 16 == 0 && in_groups(t, 8); };
   ensure(in.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 && in.size(0) == out.size(0) &&
-             fits(in) && fits(out),
-         "a convolution of ", in.scalar_type(), ' ', in.sizes(), " to ", out.scalar_type(), ' ', out.sizes(),
-         " is not for this kernel");
+             in.device() == out.device() && in.device() == weights.device() && kernel == weights.size(3) &&
+             weights.numel() == channels * out.size(1) * kernel * kernel && fits(out) &&
+             (channels == image_channels || fits(in)),
+         "a convolution of ", in.scalar_type(), ' ', in.sizes(), " by ", weights.sizes(), " to ", out.scalar_type(),
+         ' ', out.sizes(), " is not for this kernel");
   const auto i = [](std::int64_t n) { return static_cast<int>(n); };
   ConvJob job;
   job.kernel = i(kernel);
@@ -136,6 +141,14 @@ ConvJob conv_job(const at::Tensor& in, Origin origin, std::int64_t kernel, std::
 
 ConvWeights weights_of(const at::Tensor& w) {
   return {w.data_ptr(), w.stride(0), w.stride(1), w.stride(2), w.stride(3)};
+}
+
+AffineSumJob sum_job(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
+  AffineSumJob job;
+  for (std::size_t t = 0; t < terms.size(); ++t) job.term[t] = view_of(terms[t]);
+  job.relu = relu;
+  job.out = view_of(out);
+  return job;
 }
 
 }  // namespace
@@ -192,18 +205,6 @@ Normed finish_norm(const at::Tensor& all, std::int64_t offset, const Norm& norm)
   finish_norm(number_of(norm.weight.scalar_type()), job, current_stream());
   return out;
 }
-
-namespace {
-
-AffineSumJob sum_job(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
-  AffineSumJob job;
-  for (std::size_t t = 0; t < terms.size(); ++t) job.term[t] = view_of(terms[t]);
-  job.relu = relu;
-  job.out = view_of(out);
-  return job;
-}
-
-}  // namespace
 
 void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
   if (out.numel() == 0) return;
@@ -295,7 +296,9 @@ bool conv_pays(const ConvSizes& s, bool input_gradient) {
 
 void conv(const at::Tensor& in, Origin origin, const at::Tensor& weights, std::int64_t stride, const at::Tensor& out) {
   const c10::cuda::CUDAGuard guard(in.device());
-  const ConvJob job = conv_job(in, origin, weights.size(2), stride, out);
+  if (out.numel() == 0) return;
+  ensure(weights.scalar_type() == at::kBFloat16, "weights of dtype ", weights.scalar_type());
+  const ConvJob job = conv_job(in, origin, weights, stride, out);
   const bool image = job.in_channels == image_channels;
   const at::Tensor arranged = at::empty({image ? conv_of_image_room(job) : weights.numel()}, weights.options());
   const auto run = image ? conv_of_image : conv_of_few;
@@ -304,6 +307,8 @@ void conv(const at::Tensor& in, Origin origin, const at::Tensor& weights, std::i
 
 void conv_input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights, const at::Tensor& out) {
   const c10::cuda::CUDAGuard guard(gradient.device());
+  if (out.numel() == 0) return;
+  ensure(weights.scalar_type() == at::kBFloat16, "weights of dtype ", weights.scalar_type());
   const at::Tensor arranged = at::empty({weights.numel()}, weights.options());
   // The same with the taps in the opposite order, and inputs and outputs exchanged.
   ConvWeights turned = weights_of(weights);
@@ -313,14 +318,15 @@ void conv_input_gradient(const at::Tensor& gradient, Origin origin, const at::Te
       static_cast<char*>(turned.data) + last * (turned.row_stride + turned.column_stride) * weights.element_size();
   turned.row_stride = -turned.row_stride;
   turned.column_stride = -turned.column_stride;
-  conv_of_few(conv_job(gradient, {-last - origin.row, -last - origin.column}, weights.size(2), 1, out), turned,
+  conv_of_few(conv_job(gradient, {-last - origin.row, -last - origin.column}, weights, 1, out), turned,
               arranged.data_ptr(), current_stream());
 }
 
 void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient, std::int64_t stride,
                           const at::Tensor& sum) {
   const c10::cuda::CUDAGuard guard(in.device());
-  const ConvJob job = conv_job(in, origin, sum.size(2), stride, gradient);
+  if (gradient.numel() == 0) return;
+  const ConvJob job = conv_job(in, origin, sum, stride, gradient);
   const bool image = job.in_channels == image_channels;
   const std::int64_t blocks = image ? conv_of_image_blocks(job) : conv_of_few_blocks(job);
   const at::Tensor partials = at::empty({blocks, sum.numel()}, sum.options());

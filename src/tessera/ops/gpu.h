@@ -76,7 +76,8 @@ struct ConvSizes {
   std::int64_t in_channels = 0, out_channels = 0;
   std::int64_t pixels = 0;  ///< of the output
 };
-/// Whether there is a kernel, for all that is asked, that is faster than cuDNN's.
+/// Whether there is a kernel that is faster than cuDNN's: for a convolution and the gradient of its weights, or for
+/// that of its input.
 bool conv_pays(const ConvSizes& sizes, bool input_gradient);
 void conv(const at::Tensor& in, Origin origin, const at::Tensor& weights, std::int64_t stride, const at::Tensor& out);
 /// The transpose of that in `in`, for a stride of 1; the origin is forward's.

@@ -92,10 +92,11 @@ __global__ void __launch_bounds__(Shape<channels, tiles>::threads, Shape<channel
 // ---- The gradient of the weights: products of 16 outputs × 16 pixels and 16 pixels × 16 channels ----
 
 constexpr int weights_threads = 128, rows_at_once = 8;
+constexpr int weights_tile_rows(int channels) { return channels == 64 ? 8 : 16; }
 
 template <int channels>
 struct WeightsShape {
-  static constexpr int tile_rows = channels == 64 ? 8 : 16, width = tile_columns + 2;
+  static constexpr int tile_rows = weights_tile_rows(channels), width = tile_columns + 2;
   static constexpr int in_bytes = (tile_rows + 2) * width * channels * 2;
   static constexpr int gradient_bytes = tile_rows * tile_columns * group * 2;
   static constexpr int sum_bytes = group * 9 * channels * 4;
@@ -109,21 +110,21 @@ __global__ void __launch_bounds__(weights_threads, 4)
     conv3x3_weights_kernel(ConvJob job, int across, int down, std::int64_t tiles, float* partials) {
   using In = Tile<channels>;
   using Gradient = Tile<group>;
-  using Shape = WeightsShape<channels>;
+  using S = WeightsShape<channels>;
   constexpr int slices = channels / group, parts = weights_threads / 32 / slices;
-  constexpr int columns = tile_columns / group, units = columns * Shape::tile_rows / rows_at_once;
+  constexpr int columns = tile_columns / group, units = columns * S::tile_rows / rows_at_once;
   extern __shared__ __align__(128) unsigned char memory[];
-  const unsigned in_tile = shared_address(memory), gradient_tile = in_tile + Shape::in_bytes;
+  const unsigned in_tile = shared_address(memory), gradient_tile = in_tile + S::in_bytes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % slices, part = warp / slices;
   const int chunk = blockIdx.y;
 
   float sums[9][2][4] = {};
   for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const Place at(t, across, down, Shape::tile_rows);
-    In::template fetch<Shape::tile_rows + 2, Shape::width, weights_threads>(
+    const Place at(t, across, down, S::tile_rows);
+    In::template fetch<S::tile_rows + 2, S::width, weights_threads>(
         in_tile, data_of<const bfloat16>(job.in) + at.sample * job.in.sample_stride, job.in.row_stride, channels,
         job.in_rows, job.in_columns, at.row + job.top, at.column + job.left);
-    Gradient::template fetch<Shape::tile_rows, tile_columns, weights_threads>(
+    Gradient::template fetch<S::tile_rows, tile_columns, weights_threads>(
         gradient_tile, data_of<const bfloat16>(job.out) + at.sample * job.out.sample_stride + chunk * group,
         job.out.row_stride, job.out_channels, job.out_rows, job.out_columns, at.row, at.column);
     wait_for_copies();
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(weights_threads, 4)
       // Which of the four matrices this thread names a row of, and which row.
       const int m = lane / 8, i = lane % 8;
       const int gradient_pixel = first_row * tile_columns + first_column + i + 8 * (m / 2);
-      const int in_pixel = first_row * Shape::width + first_column + i + 8 * (m % 2);
+      const int in_pixel = first_row * S::width + first_column + i + 8 * (m % 2);
       unsigned gradient[3][4];
 #pragma unroll
       for (int r = 0; r < rows_at_once + 2; ++r) {
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(weights_threads, 4)
 #pragma unroll
         for (int dx = 0; dx < 3; ++dx) {
           unsigned pixels[4];
-          load_transposed(pixels, in_tile + In::place(in_pixel + r * Shape::width + dx, 2 * slice + m / 2));
+          load_transposed(pixels, in_tile + In::place(in_pixel + r * S::width + dx, 2 * slice + m / 2));
 #pragma unroll
           for (int dy = 0; dy < 3; ++dy) {
             if (r - dy < 0 || r - dy >= rows_at_once) continue;
@@ -210,20 +211,17 @@ void conv_of_few(const ConvJob& job, const ConvWeights& weights, void* arranged,
   });
 }
 
-int conv_of_few_blocks(const ConvJob& job) {
-  const auto tiles = std::int64_t{tiles_across(job)} * tiles_down(job, 8) * job.samples;
-  return static_cast<int>(std::min<std::int64_t>(tiles, 4 * multiprocessors()));
-}
+int conv_of_few_blocks(const ConvJob& job) { return weight_blocks(job, weights_tile_rows(job.in_channels)); }
 
 void conv_of_few_weights(const ConvJob& job, float* partials, const ConvWeights& gradient, void* stream) {
   const int blocks = conv_of_few_blocks(job);
   with_channels(job.in_channels, [&](auto c) {
     constexpr int channels = decltype(c)::value;
-    using Shape = WeightsShape<channels>;
-    const int across = tiles_across(job), down = tiles_down(job, Shape::tile_rows);
-    allow(conv3x3_weights_kernel<channels>, Shape::bytes);
+    using S = WeightsShape<channels>;
+    const int across = tiles_across(job), down = tiles_down(job, S::tile_rows);
+    allow(conv3x3_weights_kernel<channels>, S::bytes);
     conv3x3_weights_kernel<channels>
-        <<<dim3(blocks, job.out_channels / group), dim3(weights_threads), Shape::bytes,
+        <<<dim3(blocks, job.out_channels / group), dim3(weights_threads), S::bytes,
            static_cast<cudaStream_t>(stream)>>>(job, across, down, std::int64_t{across} * down * job.samples, partials);
     check(cudaGetLastError(), "conv3x3_weights");
   });

@@ -245,10 +245,7 @@ void conv_of_image(const ConvJob& job, const ConvWeights& weights, void* arrange
   });
 }
 
-int conv_of_image_blocks(const ConvJob& job) {
-  const auto tiles = std::int64_t{tiles_across(job)} * tiles_down(job, tile_rows) * job.samples;
-  return static_cast<int>(std::min<std::int64_t>(tiles, 4 * multiprocessors()));
-}
+int conv_of_image_blocks(const ConvJob& job) { return weight_blocks(job, tile_rows); }
 
 void conv_of_image_weights(const ConvJob& job, float* partials, const ConvWeights& gradient, void* stream) {
   const int blocks = conv_of_image_blocks(job);

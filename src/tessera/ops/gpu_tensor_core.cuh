@@ -129,6 +129,12 @@ inline void add_weights(const float* partials, int blocks, const ConvJob& job, c
 inline int tiles_across(const ConvJob& job) { return (job.out_columns + tile_columns - 1) / tile_columns; }
 inline int tiles_down(const ConvJob& job, int tile_rows) { return (job.out_rows + tile_rows - 1) / tile_rows; }
 
+/// A gradient of weights is summed by this many blocks, each over many tiles.
+inline int weight_blocks(const ConvJob& job, int tile_rows) {
+  const auto tiles = std::int64_t{tiles_across(job)} * tiles_down(job, tile_rows) * job.samples;
+  return static_cast<int>(std::min<std::int64_t>(tiles, 4 * multiprocessors()));
+}
+
 /// A kernel has to be told, on each GPU, that it may have this much shared memory; it costs little to say it again.
 template <class Kernel>
 void allow(Kernel kernel, int bytes) {

@@ -1,7 +1,6 @@
 #include "tessera/ops/kernel.h"
 
 #include "tessera/base/error.h"
-#include "tessera/ops/bands.h"
 
 namespace tessera {
 
@@ -10,23 +9,10 @@ Slab Kernel::recompute(const ForwardArgs&) {
   return {};
 }
 
-namespace {
-
-// What counts in 32 bits, less something for the padding.
-constexpr std::int64_t most_for_cudnn = (std::int64_t{1} << 31) - (std::int64_t{1} << 27);
-
-std::unique_ptr<Kernel> make_conv(const Conv& op, const Node& node, const Shape& input, NodeParameters parameters) {
-  const bool on_gpu = !parameters.values[0].is_cpu();
-  auto kernel = make_conv_kernel(op, input, std::move(parameters));
-  return on_gpu ? in_bands(std::move(kernel), node.shape.channels, most_for_cudnn) : std::move(kernel);
-}
-
-}  // namespace
-
 std::unique_ptr<Kernel> make_kernel(const Graph& graph, const Node& node, NodeParameters parameters) {
   const auto shapes = graph.input_shapes(node);
   const Operation* op = node.op.get();
-  if (auto* o = dynamic_cast<const Conv*>(op)) return make_conv(*o, node, shapes[0], std::move(parameters));
+  if (auto* o = dynamic_cast<const Conv*>(op)) return make_conv_kernel(*o, shapes[0], std::move(parameters));
   if (auto* o = dynamic_cast<const ConvTranspose*>(op))
     return make_conv_transpose_kernel(*o, shapes[0], std::move(parameters));
   if (auto* o = dynamic_cast<const Upsample*>(op)) return make_upsample_kernel(*o, shapes[0]);

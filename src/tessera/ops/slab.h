@@ -14,6 +14,11 @@ struct Slab {
   Box box;
   at::Tensor moments = {};  ///< of all of it, where its maker took them on the way: see gpu::moments()
   bool defined() const { return data.defined(); }
+  /// Lets go of the numbers; the box stays.
+  void release() {
+    data.reset();
+    moments.reset();
+  }
 };
 
 /// Where the window's first tap at output (0, 0) is in an input: may be negative or reach past the end.

@@ -217,7 +217,7 @@ void Executor::release(MicroState& state, int v) const {
   if (slab.defined() && wanted_again && margins_.contains(v))
     for (const Box& box : difference(held, made))
       state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});
-  slab.data.reset();
+  slab.release();
 }
 
 std::vector<Slab> Executor::gather(const MicroState& state, const Step& step) const {

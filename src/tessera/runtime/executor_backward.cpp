@@ -173,7 +173,7 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
   }
   state.saved[s].clear();
   inputs.clear();
-  for (int v : step.release_after_backward) value(state, v).data.reset();
+  for (int v : step.release_after_backward) value(state, v).release();
 }
 
 std::vector<Slab> Executor::take_gradients(MicroState& state, const Step& step, bool defer_weights) {

@@ -101,7 +101,7 @@ std::unique_ptr<Kernel> make_step_kernel(const Graph& graph, const Parameters& p
                            .mask_from_output = draft.mask_from_output,
                            .channels = last.shape.channels,
                            .on_gpu = parameters.device().is_cuda(),
-                           .moments = output_is_normalised};
+                           .moments = output_is_normalised && parameters.device().is_cuda()};
   for (const Node* norm : draft.norms)
     options.terms.push_back(
         norm ? PointwiseTerm{dynamic_cast<const BatchNorm*>(norm->op.get()), parameters.of(*norm), norm->name}

@@ -75,6 +75,29 @@ TEST(Kernel, ConvInBandsEqualsConvInOnePiece) {
   }
 }
 
+// A kernel that can writes its bands where they belong: here Winograd's, where it pays.
+TEST(Kernel, BandsAreWrittenIntoTheMemoryThatIsGiven) {
+  Graph graph;
+  graph.conv(graph.input({16, 81, 64}), {.out = 16, .kernel = 3, .pad = 1}, "conv");
+  const Node& node = graph.nodes().back();
+  const auto floats = test::doubles().dtype(at::kFloat);
+  const Parameters parameters(graph, 0, 2, floats, 7);
+  Rig rig(22);
+  const Slab image = random_slab(graph.shape({0}), 1);
+  const std::vector<Slab> inputs{{image.data.to(at::kFloat), image.box}};
+  const Slab frame = empty_slab(image_box({0, 1}, {-1, 83}, {-2, 65}), 16, floats);
+  const Slab into = narrowed(frame, image.box);
+  PassInfo pass{3, 5, 1, {}};
+  pass.options = floats;
+  Saved saved;
+  const auto whole =
+      make_kernel(graph, node, parameters.of(node))->forward({inputs, image.box, image.box, pass, saved});
+  const auto bands = in_bands(make_kernel(graph, node, parameters.of(node)), 16, 16 * 64 * 30)
+                         ->forward({inputs, image.box, image.box, pass, saved, into});
+  EXPECT_EQ(bands.data.data_ptr(), into.data.data_ptr());
+  EXPECT_LT(relative_error(into.data, whole.data), 1e-6);
+}
+
 struct OneThread {
   const int before = at::get_num_threads();
   OneThread() { at::set_num_threads(1); }
