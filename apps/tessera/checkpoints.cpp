@@ -52,13 +52,14 @@ FileHandle prepare_folder(const std::string& dir) {
   return std::move(*lock);
 }
 
-// The checkpoint to go on from, every byte of it verified; empty if there is none. Locks --checkpoint-dir.
+// The checkpoint to go on from, every byte of it verified; empty if there is none. Locks --checkpoint-dir before that:
+// a run that is still at work there may remove what this one has found.
 std::string chosen_checkpoint(const CheckpointOptions& o, std::optional<FileHandle>& lock) {
+  if (!o.dir.empty()) lock = prepare_folder(o.dir);
   std::string found;
   if (o.resume == "auto" ? newest_step(o.dir) > 0 : !o.resume.empty())
     found = whole_checkpoint(o.resume == "auto" ? o.dir : o.resume, print_warning);
   if (o.dir.empty()) return found;
-  lock = prepare_folder(o.dir);
   // Another run's checkpoints of later steps would be taken for this run's newest ones. Those that --resume auto has
   // passed over are damaged; this run will write them anew.
   const std::int64_t start = found.empty() ? 0 : CheckpointReader(found).state().step, newest = newest_step(o.dir);
