@@ -37,5 +37,5 @@ function(tessera_mpi_test name)
   cmake_parse_arguments(ARG "" "TARGET;RANKS" "ARGS" ${ARGN})
   add_test(NAME ${name} COMMAND ${MPIEXEC_EXECUTABLE} -np ${ARG_RANKS} $<TARGET_FILE:${ARG_TARGET}> ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${TESSERA_TEST_TIMEOUT} ENVIRONMENT
-    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMP_NUM_THREADS=1")
+    "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMP_NUM_THREADS=1;ASAN_OPTIONS=detect_leaks=0")
 endfunction()

@@ -142,11 +142,11 @@ RunCheckpoints::RunCheckpoints(const Options& options, const Job& job, const Sta
                    .warn = std::move(warn)});
 }
 
-void RunCheckpoints::after_step() {
+void RunCheckpoints::after_step(bool last) {
   if (!saver_) return;
   saver_->poll();
   const std::int64_t step = trainer_.steps_done();
-  if (step % every_ == 0 || step == job_.steps)
+  if (last || step % every_ == 0 || step == job_.steps)
     saver_->save(trainer_, run_state_at(step, facts_, job_.plan, job_.graph));
 }
 

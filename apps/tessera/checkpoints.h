@@ -32,8 +32,8 @@ class RunCheckpoints {
  public:
   /// Sets the trainer to where the run starts. Collective.
   RunCheckpoints(const Options& options, const Job& job, const Start& start, int rank, Trainer& trainer, Warn warn);
-  /// Saves if it is time to, and always after the last step.
-  void after_step();
+  /// Saves if it is time to, and always after the last step of the run, which may be this one.
+  void after_step(bool last);
   /// Returns when the last checkpoint is on the disk.
   void finish();
 

@@ -5,6 +5,7 @@
 
 #include "data_sets.h"
 #include "launch.h"
+#include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/nccl_communicator.h"
@@ -30,7 +31,7 @@ std::string transport_words(const DeviceFacts& facts, Transport transport) {
 void check_values(const Options& o, Problems& problems) {
   problems.check(o.cudnn_search != "on" || o.device == "cuda",
                  "--cudnn-search on is for GPUs; use --device cuda, or leave it out");
-  problems.check(o.train.optimizer.lr >= 0, "--lr ", o.train.optimizer.lr, " must not be negative");
+  problems.check(o.train.optimizer.lr >= 0, "--lr ", o.train.optimizer.lr, " must be a number that is not negative");
   problems.check(o.train.optimizer.momentum >= 0 && o.train.optimizer.momentum < 1, "--momentum ",
                  o.train.optimizer.momentum, " must be at least 0 and less than 1");
   problems.check(o.train.optimizer.weight_decay >= 0, "--weight-decay ", o.train.optimizer.weight_decay,
@@ -125,6 +126,10 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   data.leave_out_bad_images(launch);
   job.images = data.images();
   job.validation = data.validation();
+  const auto named = static_cast<std::int64_t>(job.images->class_names().size());
+  if (launch.speaks() && named != 0 && named != o.model.classes && job.graph.label_kind() == LabelKind::image)
+    print_warning(concat("'", o.datapath, "' has ", named, " classes, and the network ", o.model.classes,
+                         "; --num-classes ", named, " is as many"));
   require(o.evaluation.only || batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
           batch == o.plan.batch_size ? std::string() : concat(" (", batch, " over all copies)"), " is more than the ",
           job.images->size(), " images there are; use a smaller one",

@@ -3,11 +3,14 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "checkpoints.h"
 #include "commands.h"
@@ -28,7 +31,9 @@ int guarded(const Command& command) {
     const Launch launch;
     try {
       command(launch);
-      return code(ExitCode::ok);
+      if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code(ExitCode::ok);
+      complain("the output could not be written (a full disk?)");
+      return code(ExitCode::failure);
     } catch (const UsageError& error) {
       // Every rank finds the same problem; one of them tells it.
       if (launch.speaks()) complain(error.what());
@@ -44,6 +49,41 @@ int guarded(const Command& command) {
     complain(error.what());
     return code(ExitCode::failure);
   }
+}
+
+// How many letters have to be inserted, left out or changed.
+std::size_t letters_apart(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j)
+      diagonal = std::exchange(row[j + 1], std::min({diagonal + (a[i] != b[j]), row[j] + 1, row[j + 1] + 1}));
+  }
+  return row.back();
+}
+
+// What is wrong with the first argument that nobody knows, and what may have been meant.
+std::string unknown_argument(const CLI::App& command, const std::vector<std::string>& arguments) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; }))
+    known.push_back(sub->get_name());
+  const bool only_flags = command.get_subcommands([](const CLI::App*) { return true; }).empty();
+  for (const std::string& argument : arguments) {
+    const std::string name = argument.substr(0, argument.find('='));
+    if (argument == command.get_name() || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    if (only_flags && name.rfind("--", 0) != 0) continue;  // the value of a flag
+    std::string message = concat("there is no ", name.rfind("-", 0) == 0 ? "flag " : "command ", name);
+    const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+      return letters_apart(a, name) < letters_apart(b, name);
+    });
+    if (nearest != known.end() && letters_apart(*nearest, name) <= std::min<std::size_t>(3, name.size() / 3))
+      message += concat("; ", *nearest, " is like it");
+    return message;
+  }
+  return {};
 }
 
 constexpr std::array<const char*, 5> bench_families{"layer", "spatial", "bundle", "gems", "gems-spatial"};
@@ -193,8 +233,17 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
     } catch (const CLI::CallForHelp& help) {
       return app.exit(help);
     } catch (const CLI::ParseError& error) {
-      complain(error.what() + std::string("; see tessera ") +
-               (app.get_subcommands().empty() ? "" : app.get_subcommands()[0]->get_name() + " ") + "--help");
+      const CLI::App* innermost = &app;
+      auto rest = arguments.begin();
+      std::string path, message;
+      while (!innermost->get_subcommands().empty()) {
+        innermost = innermost->get_subcommands()[0];
+        rest = std::find(rest, arguments.end(), innermost->get_name());
+        path += innermost->get_name() + " ";
+      }
+      if (dynamic_cast<const CLI::ExtrasError*>(&error) || dynamic_cast<const CLI::RequiredError*>(&error))
+        message = unknown_argument(*innermost, {rest, arguments.end()});
+      complain(concat(message.empty() ? error.what() : message, "; see tessera ", path, "--help"));
       return code(ExitCode::usage);
     } catch (const Error& error) {
       complain(error.what());

@@ -13,7 +13,8 @@ namespace tessera {
 
 Progress::Progress(const ProgressOptions& options)
     : options_(options),
-      terminal_(isatty(STDOUT_FILENO) && !options.every_step),
+      // A launcher gives its first process a terminal wherever the output goes.
+      terminal_(isatty(STDOUT_FILENO) && !MpiSession::started_by_launcher() && !options.every_step),
       // About fifty lines in a log, whatever its length.
       line_every_(options.every_step ? 1 : std::max<std::int64_t>(1, options.steps / 50)) {}
 

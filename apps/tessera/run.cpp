@@ -5,6 +5,9 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/core.h>
 
+#include <array>
+#include <atomic>
+#include <csignal>
 #include <numeric>
 
 #include "evaluation.h"
@@ -66,6 +69,40 @@ std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& min
   return out;
 }
 
+// The signal that asked for an end; 0: none has.
+std::atomic<int> asked_to_stop = 0;
+
+// While training: the first SIGINT or SIGTERM is taken note of, the second ends the process as if this were not here.
+class StopSignals {
+ public:
+  StopSignals() {
+    asked_to_stop = 0;
+    for (std::size_t i = 0; i < signals.size(); ++i) {
+      before_[i] = std::signal(signals[i], take);
+      if (before_[i] == SIG_IGN) std::signal(signals[i], SIG_IGN);  // as whoever started us wants it
+    }
+  }
+  ~StopSignals() {
+    for (std::size_t i = 0; i < signals.size(); ++i) std::signal(signals[i], before_[i]);
+  }
+
+  /// Whether any rank was asked. Ranks find out at the same step.
+  static bool agreed(Communicator& world) {
+    if (world.size() == 1) return asked_to_stop != 0;
+    at::Tensor asked = at::full({1}, asked_to_stop != 0 ? 1 : 0, at::kLong);
+    world.all_reduce(asked, Reduce::max).wait();
+    return asked.item<std::int64_t>() != 0;
+  }
+
+ private:
+  static constexpr std::array signals{SIGINT, SIGTERM};
+  static void take(int signal) {
+    asked_to_stop = signal;
+    std::signal(signal, SIG_DFL);
+  }
+  std::array<void (*)(int), signals.size()> before_{};
+};
+
 void train_rank(const Options& options, const Job& job, const RunOptions& run, const Start& start, Communicator& world,
                 RunReport& report) {
   const auto account = std::make_shared<MemoryAccount>();
@@ -88,6 +125,7 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
               .warn = warn});
   std::vector<StepReport> steps;
   std::vector<RunReport::EvaluationAt> evaluations;
+  std::optional<std::int64_t> stopped;  // after so many steps
   try {
     while (trainer.steps_done() < job.steps) {
       steps.push_back(trainer.step());
@@ -103,7 +141,11 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
         progress.say(fmt::format("step {}/{}  validation  {}", done, job.steps, evaluation_line(result)));
         log.write(done, evaluation_metrics(result));
       }
-      checkpoints.after_step();
+      const bool stop = done < job.steps && StopSignals::agreed(world);
+      checkpoints.after_step(stop);
+      if (!stop) continue;
+      stopped = done;
+      break;
     }
     checkpoints.finish();
   } catch (...) {
@@ -116,6 +158,7 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
   world.all_gather(mine, all).wait();
   auto traces = run.record ? gathered(events, world) : std::vector<std::vector<TraceEvent>>{};
   if (!speaks) return;
+  report.stopped = stopped;
   report.steps = std::move(steps);
   report.evaluations = std::move(evaluations);
   report.events = std::move(traces);
@@ -156,6 +199,7 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   report.dtype = options.dtype;
   report.threads = job.threads;
   prepare_gpus(options, job.steps - start.step);
+  const StopSignals signals;
   run_ranks(options, job, launch, [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
   return report;
 }

@@ -62,6 +62,10 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
   }
   if (!options.json.empty()) write_report(options.json, report, job.plan, job.graph);
   if (!options.trace.empty()) write_trace(options.trace, report, job.plan, job.graph);
+  if (report.stopped)
+    throw Error(concat("stopped by a signal after step ", *report.stopped, " of ", job.steps, "; ",
+                       options.checkpoints.dir.empty() ? "with --checkpoint-dir a run can go on later"
+                                                       : "the same line with --resume auto goes on from there"));
 }
 
 }  // namespace tessera

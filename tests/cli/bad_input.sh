@@ -11,6 +11,12 @@ trap 'rm -rf "$work"' EXIT
 train=("$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16)
 
 expect 2 "--frobnicate" -- "${train[@]}" --frobnicate
+expect 2 "no flag --bach-size" "--batch-size is like it" -- "$tessera" train --bach-size 4
+expect 2 "no command trian" "train is like it" -- "$tessera" trian --model resnet18
+expect 2 "no command foo" "tessera bench --help" -- "$tessera" bench foo
+expect 2 "--weights is required" -- "$tessera" predict --model resnet18
+expect 2 "--json /dev/null" "not a file" -- "${train[@]}" --json /dev/null
+expect 1 "output could not be written" -- bash -c "'$tessera' plan >/dev/full"
 expect 2 "no model 'resnet19'" "resnet18" -- "$tessera" train --model resnet19
 expect 2 "--num-layers 4" "--num-layers 6" -- "$tessera" train --model amoebanet --num-layers 4
 expect 2 "--depth 21" "--depth 20" -- "$tessera" train --model resnet_v1 --depth 21

@@ -222,7 +222,9 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
       if (k < 0)
         throw Error(concat("mask '", names.mask, "' has the value ", values[picked[x]], " in row ",
                            nearest(down, rows.begin + row), ", column ", source_columns.begin + picked[x],
-                           ", which is none of its ", options_.mask_classes, " classes"));
+                           ", which is none of its ", options_.mask_classes,
+                           " classes; --mask-values says which values stand for classes 0, 1, ... (0,255 in a mask of "
+                           "black and white), --mask-ignore which one stands for none"));
       target[row * out.stride(0) + static_cast<std::int64_t>(x) * out.stride(1)] = static_cast<Label>(k);
     }
   };

@@ -132,6 +132,9 @@ Spread images_per_second(const std::vector<StepReport>& steps, std::int64_t batc
 
 void check_writable(const std::string& flag, const std::string& path) {
   if (path.empty()) return;
+  // What is written takes the place of what was there: of a device, for good.
+  require(access(path.c_str(), F_OK) != 0 || is_folder(path) || is_file(path), flag, " ", path,
+          ": that is not a file; choose another name");
   const std::string temporary = path + ".part";
   const bool good = std::ofstream(temporary).good();
   if (good) remove_file(temporary);

@@ -1,6 +1,7 @@
 // What a run leaves behind for other programs: JSON documents.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct RunReport {
     Evaluation result;
   };
   std::vector<EvaluationAt> evaluations;
+  std::optional<std::int64_t> stopped;  ///< after so many steps, by a signal
 };
 
 struct VerifyReport {

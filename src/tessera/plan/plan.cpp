@@ -99,7 +99,9 @@ std::int64_t stage_count(const PlanOptions& o) {
 }
 
 // Bundles are the seeds' way of summing by each node's master.
-std::string requested_grad_sync(const PlanOptions& o) { return o.grad_sync.value_or(o.num_hp ? "hierarchical" : "flat"); }
+std::string requested_grad_sync(const PlanOptions& o) {
+  return o.grad_sync.value_or(o.num_hp ? "hierarchical" : "flat");
+}
 
 ScheduleKind requested_schedule(const PlanOptions& o) {
   if (o.schedule) return parse_schedule(*o.schedule);
@@ -347,7 +349,7 @@ Plan sequential_plan(const Graph& graph, const Plan& plan) {
 
 std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes) {
   const Layout layout = make_layout(graph, plan);
-  Table table({"stage", "grid", "ways", "ranks", "cells", "nodes", "parameters", "GFLOP/rank", "kept, one micro",
+  Table table({"stage", "grid", "ways", "ranks", "cells", "nodes", "parameters", "GFLOP/rank", "made, one micro",
                "exchanges", "messages", "exchanged"});
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
@@ -383,6 +385,7 @@ std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes) 
                  "\n");
   if (plan.fused_layers > 0) head += concat("margins shared by ", plan.fused_layers, " cells\n");
   return head + table.str() +
+         "made: by forward, a rank, before anything is thrown away (--recompute)\n"
          "exchanges, messages and bytes: of one step and replica, forward and backward, over all ranks of the stage\n";
 }
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/ops/torch_compat.h"
 
 namespace tessera {
@@ -72,7 +73,11 @@ class SegmentPool {
   static Block* map(std::size_t size) {
     const std::size_t bytes = round_up(std::max(size, segment_bytes), std::size_t{1} << 21);
     void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) throw Error(concat("out of memory: the system has no ", bytes, " more bytes to give"));
+    if (data == MAP_FAILED)
+      throw Error(
+          concat("out of memory: the system does not give another ", human_bytes(static_cast<std::int64_t>(bytes)),
+                 "; use --recompute block, more tiles (--num-spatial-parts), stages (--split-size) or --parts, ",
+                 "or a smaller --image-size; tessera plan estimates what a rank needs"));
     madvise(data, bytes, MADV_HUGEPAGE);  // fewer faults and fewer misses of the address cache, where it is allowed
     return new Block{static_cast<char*>(data), bytes};
   }

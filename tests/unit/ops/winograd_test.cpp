@@ -215,10 +215,14 @@ TEST(Winograd, TilesOfAConvolutionMakeTheWhole) {
                         .saved = saved};
       kernel->weight_gradients(args);
       const Slab part = kernel->input_gradients(args)[0];
-      ASSERT_TRUE(whole.contains(part.box)) << "the gradient of padding";
-      dx.narrow(2, part.box.height().begin, part.box.height().size())
-          .narrow(3, part.box.width().begin, part.box.width().size())
-          .add_(part.data);
+      // Another way, where Winograd's does not pay on this machine, may give padding a gradient, too.
+      if (winograd_pays(channels, node.shape.channels, 2, rows.size(), node.shape.width)) {
+        ASSERT_TRUE(whole.contains(part.box)) << "the gradient of padding";
+      }
+      const Box kept = intersect(part.box, whole);
+      dx.narrow(2, kept.height().begin, kept.height().size())
+          .narrow(3, kept.width().begin, kept.width().size())
+          .add_(narrowed(part, kept).data);
     }
     EXPECT_LT(relative_error(y, expected), tolerance);
     EXPECT_LT(relative_error(dx, leaf.grad()), tolerance);
