@@ -79,7 +79,7 @@ std::string unknown_argument(const CLI::App& command, const std::vector<std::str
     const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
       return letters_apart(a, name) < letters_apart(b, name);
     });
-    if (nearest != known.end() && letters_apart(*nearest, name) <= std::min<std::size_t>(3, name.size() / 3))
+    if (nearest != known.end() && letters_apart(*nearest, name) <= std::min<std::size_t>(3, name.size() / 2))
       message += concat("; ", *nearest, " is like it");
     return message;
   }
