@@ -78,6 +78,8 @@ void run_bench(Options& options, const std::string& family, const ModelRegistry&
   RunReport report =
       run_training(options, job, launch, {.quiet = true, .every_step = false, .record = !options.trace.empty()});
   if (!launch.speaks()) return;
+  // Fewer steps than asked for are no figure.
+  if (report.stopped) throw Error(concat("stopped by a signal after step ", *report.stopped, " of ", job.steps));
   report.command.assign(argv, argv + argc);
   const Spread speed = images_per_second(report.steps, job.plan.global_batch());
   fmt::print("{} (median of {} steps; {} to {}), loss {:.4f} -> {:.4f}\n{}", human_speed(speed.median),

@@ -59,20 +59,6 @@ void check_values(const Options& o, Problems& problems) {
   problems.check(o.synthetic_images > 0, "--synthetic-images ", o.synthetic_images, " must be at least 1");
 }
 
-}  // namespace
-
-MemoryNeeds memory_needs(const Job& job, const Options& o) {
-  const std::string& rule = o.train.optimizer.name;
-  const int states = rule != "sgd" ? 2 : o.train.optimizer.momentum != 0 ? 1 : 0;
-  return predicted_memory(job.plan, job.graph,
-                          {.element_bytes = static_cast<double>(element_bytes(o)),
-                           .states = states,
-                           .common = job.common_copies,
-                           .recompute = o.train.recompute});
-}
-
-namespace {
-
 void check_memory(const Job& job, const Options& o) {
   const MemoryNeeds needs = memory_needs(job, o);
   const auto most = std::max_element(needs.begin(), needs.end()) - needs.begin();
@@ -89,6 +75,16 @@ void check_memory(const Job& job, const Options& o) {
 }
 
 }  // namespace
+
+MemoryNeeds memory_needs(const Job& job, const Options& o) {
+  const std::string& rule = o.train.optimizer.name;
+  const int states = rule != "sgd" ? 2 : o.train.optimizer.momentum != 0 ? 1 : 0;
+  return predicted_memory(job.plan, job.graph,
+                          {.element_bytes = static_cast<double>(element_bytes(o)),
+                           .states = states,
+                           .common = job.common_copies,
+                           .recompute = o.train.recompute});
+}
 
 Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   const auto ranks_started = launch.ranks_started();
@@ -127,7 +123,8 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   job.images = data.images();
   job.validation = data.validation();
   const auto named = static_cast<std::int64_t>(job.images->class_names().size());
-  if (launch.speaks() && named != 0 && named != o.model.classes && job.graph.label_kind() == LabelKind::image)
+  if (launch.speaks() && !o.evaluation.only && named != 0 && named != o.model.classes &&
+      job.graph.label_kind() == LabelKind::image)
     print_warning(concat("'", o.datapath, "' has ", named, " classes, and the network ", o.model.classes,
                          "; --num-classes ", named, " is as many"));
   require(o.evaluation.only || batch <= job.images->size(), "--batch-size ", o.plan.batch_size,

@@ -68,13 +68,12 @@ std::string unknown_argument(const CLI::App& command, const std::vector<std::str
   std::vector<std::string> known;
   for (const CLI::Option* option : command.get_options())
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-  for (const CLI::App* sub : command.get_subcommands([](const CLI::App*) { return true; }))
-    known.push_back(sub->get_name());
-  const bool only_flags = command.get_subcommands([](const CLI::App*) { return true; }).empty();
+  const auto inner = command.get_subcommands([](const CLI::App*) { return true; });
+  for (const CLI::App* sub : inner) known.push_back(sub->get_name());
   for (const std::string& argument : arguments) {
     const std::string name = argument.substr(0, argument.find('='));
     if (argument == command.get_name() || std::find(known.begin(), known.end(), name) != known.end()) continue;
-    if (only_flags && name.rfind("--", 0) != 0) continue;  // the value of a flag
+    if (inner.empty() && name.rfind("--", 0) != 0) continue;  // the value of a flag
     std::string message = concat("there is no ", name.rfind("-", 0) == 0 ? "flag " : "command ", name);
     const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
       return letters_apart(a, name) < letters_apart(b, name);
