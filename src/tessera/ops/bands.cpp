@@ -26,10 +26,7 @@ class BandedKernel final : public Kernel {
       BackwardArgs band = narrowed_to(box, input, args);
       const Slab term = kernel_->input_gradients(band)[0];
       if (!term.defined()) continue;
-      if (!sum.defined()) {
-        sum = empty_slab(args.inputs[0].box, term.data.size(1), term.data.options());
-        sum.data.zero_();
-      }
+      if (!sum.defined()) sum = zero_slab(args.inputs[0].box, term.data.size(1), term.data.options());
       narrowed(sum, term.box).data.add_(term.data);
     }
     return {sum};

@@ -15,6 +15,12 @@ Slab empty_slab(const Box& box, std::int64_t channels, const at::TensorOptions& 
           box};
 }
 
+Slab zero_slab(const Box& box, std::int64_t channels, const at::TensorOptions& options) {
+  Slab slab = empty_slab(box, channels, options);
+  slab.data.zero_();
+  return slab;
+}
+
 Slab narrowed(const Slab& slab, const Box& box) {
   if (box == slab.box) return slab;
   ensure(slab.box.contains(box), "box ", box, " is not inside ", slab.box);

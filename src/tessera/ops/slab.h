@@ -31,6 +31,7 @@ inline at::ScalarType wide_dtype(at::ScalarType dtype) { return dtype == at::kBF
 
 /// Memory for a box of a value with this many channels; not initialised.
 Slab empty_slab(const Box& box, std::int64_t channels, const at::TensorOptions& options);
+Slab zero_slab(const Box& box, std::int64_t channels, const at::TensorOptions& options);
 /// The part of a slab that covers `box`, which must lie inside; shares the data.
 Slab narrowed(const Slab& slab, const Box& box);
 /// The data of that; undefined where the box is empty.

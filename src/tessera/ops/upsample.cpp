@@ -9,12 +9,6 @@
 namespace tessera {
 namespace {
 
-Slab zero_slab(const Box& box, std::int64_t channels, const at::TensorOptions& options) {
-  Slab slab = empty_slab(box, channels, options);
-  slab.data.zero_();
-  return slab;
-}
-
 // All that `pixels` become, whether it is asked for or not.
 Box block_box(const Box& pixels, Pair scale) {
   Box box = pixels;

@@ -9,16 +9,10 @@
 namespace tessera {
 namespace {
 
-Slab zeros(const Box& box, std::int64_t channels, const at::TensorOptions& options) {
-  Slab out = empty_slab(box, channels, options);
-  out.data.zero_();
-  return out;
-}
-
 // The slab's part in `box`, with zeros where it has none.
 Slab covering(const Slab& slab, const Box& box) {
   if (slab.box.contains(box)) return narrowed(slab, box);
-  Slab out = zeros(box, slab.data.size(1), slab.data.options());
+  Slab out = zero_slab(box, slab.data.size(1), slab.data.options());
   const Box shared = intersect(slab.box, box);
   if (!shared.empty()) narrowed(out, shared).data.copy_(narrowed(slab, shared).data);
   return out;
@@ -31,7 +25,7 @@ Slab sum(Slab a, Slab b) {
   if (!usable(a) && usable(b)) std::swap(a, b);
   if (!usable(a)) {
     if (a.box == box && b.box == box) return {a.data.add(b.data), box};
-    Slab out = zeros(box, a.data.size(1), a.data.options());
+    Slab out = zero_slab(box, a.data.size(1), a.data.options());
     narrowed(out, a.box).data.add_(a.data);
     a = std::move(out);
   }
@@ -228,7 +222,7 @@ Slab Executor::take_merged(MicroState& state, int v, const Box& inside, const Bo
       merged = std::move(term);
   }
   terms = std::move(rest);
-  if (!merged.defined()) return zeros(box, graph_.shape({v}).channels, state.pass.options);
+  if (!merged.defined()) return zero_slab(box, graph_.shape({v}).channels, state.pass.options);
   return covering(merged, box);
 }
 
