@@ -45,8 +45,8 @@ if(TESSERA_CUDA AND TARGET torch_cuda)
   endif()
 endif()
 
-# Optional: with NCCL, sums over GPUs of several processes go from GPU to GPU. Torch's packages often carry it.
-option(TESSERA_NCCL "Sum over GPUs with NCCL, where it is installed" ON)
+# Optional: with NCCL, messages and sums of several processes go from GPU to GPU. Torch's packages often carry it.
+option(TESSERA_NCCL "Talk from GPU to GPU with NCCL, where it is installed" ON)
 set(TESSERA_HAS_NCCL OFF)
 set(TESSERA_NCCL_WORDS "no NCCL")
 if(TESSERA_HAS_CUDA AND TESSERA_NCCL)

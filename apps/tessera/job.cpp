@@ -19,13 +19,12 @@ DeviceWish device_wish(const Options& o) {
   return {.cuda = o.device == "cuda", .bfloat16 = o.dtype == "bfloat16", .tf32 = o.tf32, .transport = o.transport};
 }
 
-// "NCCL 2.28.9 for sums, Open MPI v4.1.4 through pinned memory for the rest": how ranks on GPUs talk.
+// "messages and sums by NCCL 2.28.9": how ranks on GPUs talk.
 std::string transport_words(const DeviceFacts& facts, Transport transport) {
   if (!facts.ranks_are_processes) return "ranks are threads, and messages copies on the GPU";
-  const std::string mpi = concat(mpi_library_version(), mpi_reads_gpu_memory() ? ", which reads GPU memory," : "");
-  const std::string through = mpi_reads_gpu_memory() ? "" : " through pinned memory";
-  if (transport == Transport::mpi) return concat("messages and sums by ", mpi, through);
-  return concat("sums by NCCL ", nccl_version(), ", messages by ", mpi, through);
+  if (transport == Transport::nccl) return concat("messages and sums by NCCL ", nccl_version());
+  return concat("messages and sums by ", mpi_library_version(),
+                mpi_reads_gpu_memory() ? ", which reads GPU memory" : " through pinned memory");
 }
 
 void check_values(const Options& o, Problems& problems) {

@@ -185,7 +185,7 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command
       .add_option("--transport", o.transport,
-                  "what sums over GPUs go by: nccl takes processes with a GPU each, auto uses it where that is so")
+                  "what goes from GPU to GPU by: nccl takes processes with a GPU each, auto uses it where that is so")
       ->check(CLI::IsMember({"auto", "mpi", "nccl"}))
       ->capture_default_str()
       ->group(group);

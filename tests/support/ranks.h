@@ -1,5 +1,5 @@
 // Runs a test's body on several ranks: on threads, or on the MPI world when the test program was started by mpirun. The
-// same tests are compiled once and run both ways. TESSERA_TEST_TRANSPORT=nccl: sums over GPUs go by NCCL.
+// same tests are compiled once and run both ways. TESSERA_TEST_TRANSPORT=nccl: messages and sums of GPUs go by NCCL.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -110,6 +111,10 @@ class Communicator {
   virtual at::Tensor share(const at::Tensor& tensor, Rank root) {
     throw Error(concat("the ranks of ", name(), " cannot share ", tensor.nbytes(), " bytes of ", root));
   }
+  /// Called by all ranks of the group, each with the ranks that it will exchange messages with a lot: a transport may
+  /// make connections in advance. Messages to others stay possible. Both ends of a message have their tensors in memory
+  /// of the same kind.
+  virtual void connect(const std::set<Rank>& peers) { static_cast<void>(peers); }
   /// Lets messages under way get on, for who waits for something else. Never waits.
   virtual void progress() {}
 

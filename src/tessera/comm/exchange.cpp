@@ -140,4 +140,11 @@ std::int64_t Exchange::bytes_sent(std::int64_t channels, std::int64_t element_by
   return positions * channels * element_bytes;
 }
 
+std::set<Rank> Exchange::peers() const {
+  std::set<Rank> out;
+  for (const auto* strips : {&sends_, &receives_})
+    for (const Strip& strip : *strips) out.insert(strip.peer);
+  return out;
+}
+
 }  // namespace tessera

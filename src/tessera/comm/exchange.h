@@ -1,6 +1,7 @@
 // The one movement of Tessera: a value owned as boxes by some ranks is needed as other boxes by some ranks.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "tessera/comm/communicator.h"
@@ -75,6 +76,8 @@ class Exchange {
   /// What start() sends from this rank; start_transpose() receives as much.
   std::int64_t bytes_sent(std::int64_t channels, std::int64_t element_bytes) const;
   int messages() const { return static_cast<int>(sends_.size()); }
+  /// Whom this rank sends to or receives from.
+  std::set<Rank> peers() const;
 
  private:
   struct Strip {

@@ -1,24 +1,19 @@
 #include "tessera/comm/nccl_communicator.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/Event.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAStream.h>
-#include <nccl.h>
 
 #include <cstdlib>
-#include <cstring>
-#include <exception>
 #include <filesystem>
+
+#include "tessera/comm/gpu_regions.h"
+#include "tessera/comm/nccl_common.h"
+#include "tessera/comm/nccl_messages.h"
 
 namespace tessera {
 namespace {
-
-void check(ncclResult_t result, const char* call) {
-  if (result != ncclSuccess)
-    throw Error(concat(call, ": ", ncclGetErrorString(result),
-                       "; NCCL_DEBUG=WARN in the environment makes NCCL say "
-                       "more, --transport mpi does without it"));
-}
 
 ncclDataType_t type_of(at::ScalarType dtype) {
   switch (dtype) {
@@ -70,28 +65,52 @@ class NcclRequest final : public Request {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(Communicator& below, std::unique_ptr<Communicator> owned)
+  NcclCommunicator(Communicator& below, std::unique_ptr<Communicator> owned, std::shared_ptr<NcclMessages> messages)
       : Communicator(below.rank(), below.size(), below.name(), below.options()),
         below_(below),
         owned_(std::move(owned)),
+        messages_(std::move(messages)),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true)) {
-    ncclUniqueId id{};
-    if (rank() == Rank{0}) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    at::Tensor bytes = at::empty({static_cast<std::int64_t>(sizeof id)}, at::kByte);
-    std::memcpy(bytes.data_ptr(), &id, sizeof id);
-    below_.broadcast(bytes, Rank{0}).wait();
-    std::memcpy(&id, bytes.data_ptr(), sizeof id);
-    check(ncclCommInitRank(&group_, size(), id, rank().value), "ncclCommInitRank");
+    Birth birth;
+    if (rank() == Rank{0}) {
+      check_nccl(ncclGetUniqueId(&birth.id), "ncclGetUniqueId");
+      birth.number = messages_->new_group();
+    }
+    const at::Tensor told = as_bytes(birth);
+    below_.broadcast(told, Rank{0}).wait();
+    birth = from_bytes<Birth>(told);
+    number_ = birth.number;
+    ranks_ = at::empty({size(), 1}, at::kLong);
+    below_.all_gather(at::full({1}, messages_->rank().value, at::kLong), ranks_).wait();
+    check_nccl(ncclCommInitRank(&group_, size(), birth.id, rank().value), "ncclCommInitRank");
   }
-  ~NcclCommunicator() override {
-    // With another rank gone, only this one does not wait for it.
-    std::uncaught_exceptions() > 0 ? ncclCommAbort(group_) : ncclCommDestroy(group_);
-  }
+  ~NcclCommunicator() override { close_nccl(group_); }
 
   using Communicator::receive;
   using Communicator::send;
-  Pending send(const Region& region, Rank to, Tag tag) override { return below_.send(region, to, tag); }
-  Pending receive(const Region& into, Rank from, Tag tag) override { return below_.receive(into, from, tag); }
+  Pending send(const Region& region, Rank to, Tag tag) override {
+    check_peer(to, tag);
+    if (!by_nccl(region, to)) return below_.send(region, to, tag);
+    return messages_->send(region, {in_world(to), number_, tag});
+  }
+  Pending receive(const Region& into, Rank from, Tag tag) override {
+    check_peer(from, tag);
+    if (!by_nccl(into, from)) return below_.receive(into, from, tag);
+    return messages_->receive(into, {in_world(from), number_, tag});
+  }
+  void connect(const std::set<Rank>& peers) override {
+    const at::Tensor mine = at::zeros({size()}, at::kLong);
+    for (const Rank peer : peers) mine.data_ptr<std::int64_t>()[peer.value] = 1;
+    at::Tensor all = at::empty({size(), size()}, at::kLong);
+    below_.all_gather(mine, all).wait();
+    ensure(all.equal(all.t()), "in ", name(), " one rank wants to talk to another that does not");
+    const at::Tensor counts = all.sum(1);
+    const auto few = [&](Rank rank) { return counts.data_ptr<std::int64_t>()[rank.value] <= most_peers; };
+    std::set<Rank> of_world;
+    for (const Rank peer : peers)
+      if (few(rank()) && few(peer)) of_world.insert(in_world(peer));
+    messages_->connect(std::move(of_world));
+  }
 
   Pending all_reduce(at::Tensor in_place, Reduce op) override {
     if (!in_place.is_cuda()) return below_.all_reduce(in_place, op);
@@ -99,17 +118,17 @@ class NcclCommunicator final : public Communicator {
     const auto dtype = in_place.scalar_type() == at::kBFloat16 ? at::kFloat : in_place.scalar_type();
     const at::Tensor work = in_place.to(dtype).contiguous();
     return queue(work, work, in_place, [&](cudaStream_t stream) {
-      check(ncclAllReduce(work.data_ptr(), work.data_ptr(), count_of(work), type_of(dtype),
-                          op == Reduce::sum ? ncclSum : ncclMax, group_, stream),
-            "ncclAllReduce");
+      check_nccl(ncclAllReduce(work.data_ptr(), work.data_ptr(), count_of(work), type_of(dtype),
+                               op == Reduce::sum ? ncclSum : ncclMax, group_, stream),
+                 "ncclAllReduce");
     });
   }
   Pending broadcast(at::Tensor tensor, Rank root) override {
     if (!tensor.is_cuda()) return below_.broadcast(tensor, root);
     const at::Tensor work = tensor.contiguous();
     return queue(work, work, tensor, [&](cudaStream_t stream) {
-      check(ncclBroadcast(work.data_ptr(), work.data_ptr(), bytes_of(work), ncclUint8, root.value, group_, stream),
-            "ncclBroadcast");
+      check_nccl(ncclBroadcast(work.data_ptr(), work.data_ptr(), bytes_of(work), ncclUint8, root.value, group_, stream),
+                 "ncclBroadcast");
     });
   }
   Pending all_gather(const at::Tensor& mine, at::Tensor into) override {
@@ -119,40 +138,56 @@ class NcclCommunicator final : public Communicator {
            "all_gather of ", bytes_of(source), " bytes a rank from ", size(), " ranks into ", bytes_of(into),
            " bytes, or into a tensor that is not contiguous");
     return queue(source, into, into, [&](cudaStream_t stream) {
-      check(ncclAllGather(source.data_ptr(), into.data_ptr(), bytes_of(source), ncclUint8, group_, stream),
-            "ncclAllGather");
+      check_nccl(ncclAllGather(source.data_ptr(), into.data_ptr(), bytes_of(source), ncclUint8, group_, stream),
+                 "ncclAllGather");
     });
   }
   void barrier() override { below_.barrier(); }
-  void progress() override { below_.progress(); }
+  void progress() override {
+    messages_->progress();
+    below_.progress();
+  }
   std::unique_ptr<Communicator> split(int color, int key) override {
     auto part = below_.split(color, key);
     if (!part || part->size() == 1) return part;
     Communicator& group = *part;
-    return std::make_unique<NcclCommunicator>(group, std::move(part));
+    return std::make_unique<NcclCommunicator>(group, std::move(part), messages_);
   }
   void abort(const std::string& message, ExitCode code) override { below_.abort(message, code); }
 
  private:
+  /// Ranks with more leave their messages to MPI: each peer takes two of the streams that do not hold each other up,
+  /// of which there are 32 (see prepare_for_nccl()).
+  static constexpr std::int64_t most_peers = 12;
+
+  /// What the first rank of a group tells the others.
+  struct Birth {
+    ncclUniqueId id{};
+    std::int64_t number = 0;
+  };
+
+  bool by_nccl(const Region& region, Rank peer) const {
+    return !region.on_host() && region.count() > 0 && messages_->connected(in_world(peer));
+  }
+  Rank in_world(Rank of_group) const { return Rank{static_cast<int>(ranks_.data_ptr<std::int64_t>()[of_group.value])}; }
+
   static std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
   static std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }
 
   template <class Call>
   Pending queue(const at::Tensor& source, const at::Tensor& work, const at::Tensor& tensor, const Call& call) const {
-    const auto event_on = [](const c10::cuda::CUDAStream& stream) {
-      c10::Event event(c10::DeviceType::CUDA);
-      event.record(stream);
-      return event;
-    };
     event_on(c10::cuda::getCurrentCUDAStream()).block(stream_);
     call(stream_.stream());
     return Pending(std::make_unique<NcclRequest>(event_on(stream_), source, work, tensor));
   }
 
   Communicator& below_;
-  std::unique_ptr<Communicator> owned_;  ///< below_, where nobody else owns it
+  std::unique_ptr<Communicator> owned_;     ///< below_, where nobody else owns it
+  std::shared_ptr<NcclMessages> messages_;  ///< of all groups of this rank
   c10::cuda::CUDAStream stream_;
   ncclComm_t group_ = nullptr;
+  std::int64_t number_ = 0;  ///< of the group, for its messages
+  at::Tensor ranks_;         ///< of its members in the world
 };
 
 }  // namespace
@@ -161,7 +196,7 @@ bool nccl_built() { return true; }
 
 std::string nccl_version() {
   int number = 0;
-  check(ncclGetVersion(&number), "ncclGetVersion");
+  check_nccl(ncclGetVersion(&number), "ncclGetVersion");
   return concat(number / 10000, '.', number / 100 % 100, '.', number % 100);
 }
 
@@ -174,7 +209,7 @@ void prepare_for_nccl(int ranks_on_machine) {
 }
 
 std::unique_ptr<Communicator> with_nccl(Communicator& world) {
-  return std::make_unique<NcclCommunicator>(world, nullptr);
+  return std::make_unique<NcclCommunicator>(world, nullptr, std::make_shared<NcclMessages>(world));
 }
 
 }  // namespace tessera

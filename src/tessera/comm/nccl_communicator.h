@@ -1,4 +1,4 @@
-// Sums over GPUs by NCCL, which moves them from GPU to GPU without the host.
+// Sums and messages of GPUs by NCCL, which moves them from GPU to GPU without the host.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,9 @@ std::string nccl_version();
 /// the user did. Nothing to do without NCCL, or with more ranks on this machine than it has GPUs.
 void prepare_for_nccl(int ranks_on_machine);
 
-/// The same ranks as `world`, which must outlive it: collectives on tensors of GPUs go by NCCL, and all the rest by
-/// `world`. Each rank is a process with a GPU of its own, the current one. Collective.
+/// The same ranks as `world`, which must outlive it: collectives on tensors of GPUs go by NCCL, messages of such
+/// tensors do between ranks that connect() has named (see NcclMessages), and all the rest goes by `world`. Each rank is
+/// a process with a GPU of its own, the current one. Collective.
 ///
 /// Each group, also each made by split(), is a communicator of NCCL with a stream of its own, set up when it is made.
 /// A collective is queued there, behind what the caller's stream holds so far; done means that the caller's stream goes

@@ -1,27 +1,16 @@
 #include "tessera/comm/staging.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <deque>
 #include <functional>
 #include <optional>
 
+#include "tessera/comm/gpu_regions.h"
 #include "tessera/comm/patience.h"
 
 namespace tessera {
 namespace {
-
-c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
-
-c10::Event event_on(const c10::Stream& stream) {
-  c10::Event event(stream.device_type());
-  event.record(stream);
-  return event;
-}
 
 /// Bytes on a GPU or the host that are in one piece, as a tensor that does not own them.
 at::Tensor bytes_of(const Region& region) {
@@ -51,20 +40,9 @@ class Lane {
   Region pinned(const Region& like) { return dense_region(pinned_.take(like.bytes(), true), like.dtype, like.sizes); }
 
   /// Memory on the region's GPU that nothing queued on the caller's stream still uses.
-  Region beside(const Region& like) {
-    const c10::StreamGuard guard(stream(like.owner.device()));
-    const auto options = at::TensorOptions().dtype(at::kByte).device(like.owner.device());
-    return dense_region(at::empty({like.bytes()}, options), like.dtype, like.sizes);
-  }
+  Region beside(const Region& like) { return dense_like(like, stream(like.owner.device())); }
 
-  /// In one piece, as it is when the caller's stream gets here.
-  static Region packed(const Region& region) {
-    if (region.dense()) return region;
-    const auto options = at::TensorOptions().dtype(at::kByte).device(region.owner.device());
-    const Region dense = dense_region(at::empty({region.bytes()}, options), region.dtype, region.sizes);
-    copy_region(dense, region);
-    return dense;
-  }
+  static Region packed(const Region& region) { return region.dense() ? region : packed_copy(region); }
 
   /// Queues the copy of `region` to `departure.copy`.
   void download(const Region& region, Departure& departure) {
@@ -89,13 +67,6 @@ class Lane {
     uploads_.push_back({event_on(copies), from.owner});
     uploads_.back().event.block(current_stream(to.owner.device()));
     deliver(to, there);
-  }
-
-  /// Copies what lies in memory of beside(), in the order of the caller's stream.
-  static void deliver(const Region& to, const Region& there) {
-    const c10::Stream mine = current_stream(to.owner.device());
-    copy_region(to, there);
-    there.owner.record_stream(mine);
   }
 
   void add(std::shared_ptr<Departure> departure) {
@@ -142,7 +113,7 @@ class Lane {
     while (!uploads_.empty() && uploads_.front().event.query()) uploads_.pop_front();
   }
   const c10::Stream& stream(c10::Device device) {
-    if (!stream_) stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true);
+    if (!stream_) stream_ = another_stream(device);
     ensure(stream_->device() == device, "a rank with tensors on two GPUs");
     return *stream_;
   }
@@ -212,7 +183,7 @@ class StagedCommunicator final : public Communicator {
     departure->begun = true;
     departure->pending = host_->receive(departure->copy, from, tag);
     const auto finish = [this, direct, into, copy = departure->copy] {
-      direct ? Lane::deliver(into, copy) : lane_->upload(into, copy);
+      direct ? deliver(into, copy) : lane_->upload(into, copy);
     };
     return Pending(std::make_unique<StagedRequest>(*host_, lane_, std::move(departure), finish));
   }

@@ -49,7 +49,7 @@ DeviceFacts device_facts(const DeviceWish& wish, Communicator* world, int rank_o
 /// What cannot be, each with what to do about it.
 std::vector<std::string> device_problems(const DeviceWish& wish, const DeviceFacts& facts);
 
-/// What carries sums over GPUs from rank to rank.
+/// What carries messages and sums from GPU to GPU.
 enum class Transport { mpi, nccl };
 /// Of a wish without problems.
 Transport chosen_transport(const DeviceWish& wish, const DeviceFacts& facts);

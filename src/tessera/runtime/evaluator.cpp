@@ -75,7 +75,9 @@ Evaluator::Evaluator(const Graph& graph, const Plan& plan, const Parameters& par
       pipeline_(world ? world->split(replica_, rank_) : nullptr),
       tile_group_(tile_group(world, plan, place_, replica_)),
       executor_(std::make_unique<Executor>(graph, parameters, Wiring{plan_, layout_, place_, pipeline_.get(), &meter_},
-                                           Recompute::norm)) {}
+                                           Recompute::norm)) {
+  if (pipeline_) pipeline_->connect(executor_->peers());
+}
 
 Evaluation Evaluator::run(const Take& take) {
   if (label_kind() == LabelKind::pixel) return run_masks({});

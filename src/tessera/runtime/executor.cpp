@@ -80,6 +80,17 @@ Box Executor::loss_box() const {
   return program_.steps.back().output == loss ? boxes(loss).owned : Box{};
 }
 
+std::set<Rank> Executor::peers() const {
+  std::set<Rank> out;
+  const auto add = [&](const auto& links) {
+    for (const auto& [v, link] : links) out.merge(link.exchange.peers());
+  };
+  add(margins_);
+  add(arrivals_);
+  add(departures_);
+  return out;
+}
+
 Tag Executor::tag(const MicroState& state, const Link& link, bool backward) const {
   return make_tag({.movement = link.transfer,
                    .micro = state.micro,

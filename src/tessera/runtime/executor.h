@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "tessera/comm/exchange.h"
@@ -84,6 +85,8 @@ class Executor {
   /// The part of the loss that this member makes; empty: none.
   Box loss_box() const;
   bool makes_loss() const { return !loss_box().empty(); }
+  /// The ranks of the pipeline that this member sends to or receives from.
+  std::set<Rank> peers() const;
   const Program& program() const { return program_; }
 
  private:

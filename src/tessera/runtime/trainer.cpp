@@ -47,6 +47,9 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
         Held{s, std::move(copies), std::move(parameters), std::move(optimizer), std::move(sync)}));
   }
   for (const auto& place : places) add_worker(place, images);
+  std::set<Rank> peers;
+  for (const Worker& w : workers_) peers.merge(w.executor->peers());
+  if (pipeline_) pipeline_->connect(peers);
   for (std::size_t i = 0; i < actions_.size(); ++i)
     if (actions_[i].kind != Action::Kind::step) worker(actions_[i]).held->last_action = i;
 }

@@ -8,7 +8,9 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <chrono>
+#include <random>
 #include <thread>
 
 #include "support/device.h"
@@ -27,11 +29,20 @@ void keep_busy() {
   for (int i = 0; i < products; ++i) a = a.matmul(a).div_(512);
 }
 
+// With all others, where its transport cares.
+Communicator& connected(Communicator& world) {
+  std::set<Rank> all;
+  for (int r = 0; r < world.size(); ++r)
+    if (r != world.rank().value) all.insert(Rank{r});
+  world.connect(all);
+  return world;
+}
+
 void on_staged_ranks(int ranks, const std::function<void(Communicator&)>& body) {
   for (const MessageMemory memory : {MessageMemory::pinned, MessageMemory::gpu})
     test::on_ranks(test::most_ranks(ranks), [&](Communicator& world) {
       // Processes are staged already, as their library allows.
-      if (!test::ranks_are_threads()) return body(world);
+      if (!test::ranks_are_threads()) return body(connected(world));
       body(*staged(world.split(0, world.rank().value), memory));
     });
 }
@@ -85,6 +96,64 @@ TEST(Staging, MessagesOfOneTagKeepTheirOrderAndTagsMayCross) {
     EXPECT_EQ(into[0][0].item<float>(), 1);
     EXPECT_EQ(into[1][0].item<float>(), 2);
     EXPECT_EQ(into[2][0].item<float>(), 3);
+  });
+}
+
+// What one rank sends another: of several lengths and tags.
+struct Letter {
+  Tag tag;
+  std::int64_t length;
+  double value;
+};
+std::vector<Letter> letters(Rank from, Rank to) {
+  std::mt19937 random(static_cast<unsigned>(10 * from.value + to.value));
+  std::vector<Letter> out;
+  for (int i = 0; i < 30; ++i) {
+    const int length = static_cast<int>(random() % 5 == 0 ? 300000 : 1 + random() % 900);
+    out.push_back({Tag{static_cast<int>(random() % 3)}, length, 1000.0 * from.value + i});
+  }
+  return out;
+}
+
+// Half of the receives come before the sends and half after them, tag by tag in the order of the letters, otherwise in
+// any; and two groups of the same ranks, which number them differently, use the same tags.
+TEST(Staging, LettersOfManyTagsArriveInAnyOrder) {
+  on_staged_ranks(3, [](Communicator& world) {
+    const auto reversed = world.split(0, -world.rank().value);
+    for (Communicator* group : {&world, &connected(*reversed)}) ASSERT_EQ(group->size(), world.size());
+    const auto number = [&](int group, int r) { return Rank{group == 0 ? r : world.size() - 1 - r}; };
+    const auto in = [&](int group) -> Communicator& { return group == 0 ? world : *reversed; };
+    struct Expected {
+      at::Tensor into;
+      double value;
+    };
+    std::vector<Expected> expected;
+    std::vector<Pending> pending;
+    std::mt19937 random(static_cast<unsigned>(world.rank().value));
+    const auto receive = [&](int tag) {
+      for (int group = 0; group < 2; ++group)
+        for (int r = 0; r < world.size(); ++r)
+          for (const Letter& letter : letters(Rank{r}, world.rank())) {
+            if (r == world.rank().value || letter.tag != Tag{tag}) continue;
+            expected.push_back({at::zeros({letter.length}, of(at::kFloat)), letter.value + 0.5 * group});
+            pending.push_back(in(group).receive(expected.back().into, number(group, r), letter.tag));
+          }
+    };
+    receive(2);
+    for (int i = 0; i < 30; ++i)
+      for (int r = 0; r < world.size(); ++r) {
+        if (r == world.rank().value) continue;
+        const Letter letter = letters(world.rank(), Rank{r})[static_cast<std::size_t>(i)];
+        if (i % 10 == 0) keep_busy();
+        for (int group = 0; group < 2; ++group)
+          pending.push_back(in(group).send(at::full({letter.length}, letter.value + 0.5 * group, of(at::kFloat)),
+                                           number(group, r), letter.tag));
+      }
+    receive(0);
+    receive(1);
+    std::shuffle(pending.begin(), pending.end(), random);
+    for (Pending& p : pending) p.wait();
+    for (const Expected& e : expected) EXPECT_TRUE(e.into.eq(e.value).all().item<bool>()) << e.value;
   });
 }
 
