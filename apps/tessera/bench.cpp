@@ -82,9 +82,10 @@ void run_bench(Options& options, const std::string& family, const ModelRegistry&
   if (report.stopped) throw Error(concat("stopped by a signal after step ", *report.stopped, " of ", job.steps));
   report.command.assign(argv, argv + argc);
   const Spread speed = images_per_second(report.steps, job.plan.global_batch());
-  fmt::print("{} (median of {} steps; {} to {}), loss {:.4f} -> {:.4f}\n{}", human_speed(speed.median),
-             report.steps.size() - 1, human_speed(speed.low), human_speed(speed.high), report.steps.front().loss,
-             report.steps.back().loss, breakdown_table(report, job.plan));
+  fmt::print("{} (median of {}; {} to {}), loss {:.4f} -> {:.4f}\n{}", human_speed(speed.median),
+             counted(static_cast<std::int64_t>(report.steps.size()) - 1, "step"), human_speed(speed.low),
+             human_speed(speed.high), report.steps.front().loss, report.steps.back().loss,
+             breakdown_table(report, job.plan));
   if (job.plan.stages.size() > 1)
     fmt::print("idle: {:.0f} % of the ranks' time; simulated {:.0f} %\n", 100 * idle_share(report),
                100 * simulate(job.plan, make_schedule(job.plan), stage_costs(job.plan, job.graph)).idle());

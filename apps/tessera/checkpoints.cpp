@@ -56,6 +56,8 @@ FileHandle prepare_folder(const std::string& dir) {
 // a run that is still at work there may remove what this one has found.
 std::string chosen_checkpoint(const CheckpointOptions& o, std::optional<FileHandle>& lock) {
   if (!o.dir.empty()) lock = prepare_folder(o.dir);
+  require(o.resume.empty() || o.resume == "auto" || is_folder(o.resume), "--resume ", o.resume,
+          ": there is no such checkpoint; name one, or a folder of them, or start anew without --resume");
   std::string found;
   if (o.resume == "auto" ? newest_step(o.dir) > 0 : !o.resume.empty())
     found = whole_checkpoint(o.resume == "auto" ? o.dir : o.resume, print_warning);

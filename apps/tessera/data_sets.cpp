@@ -5,6 +5,7 @@
 
 #include "bad_images.h"
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/data/cifar10.h"
 #include "tessera/data/files.h"
 #include "tessera/data/synthetic.h"
@@ -45,6 +46,7 @@ std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool
   options.labels_optional = o.evaluation.labels_optional;
   if (split == Split::test && !o.evaluation.datapath.empty()) {
     options.path = o.evaluation.datapath;
+    options.path_flag = "--val-datapath";
     options.split = Split::train;  // as it is
   } else {
     require(split == Split::train || !files::is_file(o.datapath), "--eval-every needs images to evaluate on, and ",
@@ -54,7 +56,7 @@ std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool
   const auto own = static_cast<std::int64_t>(images->class_names().size());
   require(masks || !o.evaluation.only || split == Split::test || o.evaluation.split == "train" || own == 0 ||
               own == o.model.classes,
-          "'", o.datapath, "' names ", own, " classes, the network has ", o.model.classes,
+          "'", o.datapath, "' names ", counted(own, "class"), ", the network has ", o.model.classes,
           "; say with --class-names what labels 0, 1, ... of the training set were called");
   return images;
 }

@@ -48,9 +48,10 @@ EvaluatorOptions evaluator_options(const Options& o) {
 std::string evaluation_line(const Evaluation& r) {
   std::string line;
   if (r.loss) line = fmt::format("loss {:.4f}  accuracy {}  ", *r.loss, percent(r.confusion.accuracy()));
-  if (r.labels == LabelKind::pixel) line += fmt::format("mean IoU {}  ", percent(r.confusion.mean_iou()));
+  if (r.labels == LabelKind::pixel && r.confusion.mean_iou())
+    line += fmt::format("mean IoU {}  ", percent(r.confusion.mean_iou()));
   if (r.auc) line += fmt::format("AUC {:.4f}  ", *r.auc);
-  return line + fmt::format("({} images{}, {:.1f} s, data {:.0f}%)", r.images,
+  return line + fmt::format("({}{}, {:.1f} s, data {:.0f}%)", counted(r.images, "image"),
                             r.labels == LabelKind::image && r.labelled < r.images
                                 ? fmt::format(", {} of them labelled", r.labelled)
                                 : "",

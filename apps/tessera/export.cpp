@@ -20,8 +20,8 @@ void run_export(const ExportOptions& options, const Launch& launch) {
   export_tensors(weights, options.output,
                  {{"format", "pt"}, {"model", state.model}, {"step", std::to_string(state.step)}});
   if (!options.quiet)
-    fmt::print("{}: {} tensors, {}, of {} after {} steps\n", options.output, weights.names().size(),
-               human_bytes(InputFile(options.output).size()), state.model, state.step);
+    fmt::print("{}: {} tensors, {}, of {} after {}\n", options.output, weights.names().size(),
+               human_bytes(InputFile(options.output).size()), state.model, counted(state.step, "step"));
 }
 
 }  // namespace tessera

@@ -50,8 +50,9 @@ void check_values(const Options& o, Problems& problems) {
   problems.check(o.evaluation.datapath.empty() || (o.evaluation.every && app_name(o.app) == "medical"),
                  "--val-datapath is for --eval-every and --app medical");
   const auto names = static_cast<std::int64_t>(o.class_names.size());
-  problems.check(names == 0 || (names == o.model.classes && app_name(o.app) == "medical"), "--class-names are ", names,
-                 " names, for --app medical and --num-classes ", o.model.classes);
+  problems.check(names == 0 || app_name(o.app) == "medical", "--class-names is for --app medical");
+  problems.check(names == 0 || names == o.model.classes, "--class-names has ", counted(names, "name"),
+                 ", and --num-classes ", o.model.classes, " wants one for each class");
   problems.check(o.on_bad_image == "fail" || app_name(o.app) == "medical", "--on-bad-image is for --app medical");
   problems.check(o.mean.size() == 3, "--mean takes three numbers: of red, green and blue");
   problems.check(o.deviation.size() == 3, "--std takes three numbers: of red, green and blue");
@@ -124,11 +125,11 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   const auto named = static_cast<std::int64_t>(job.images->class_names().size());
   if (launch.speaks() && !o.evaluation.only && named != 0 && named != o.model.classes &&
       job.graph.label_kind() == LabelKind::image)
-    print_warning(concat("'", o.datapath, "' has ", named, " classes, and the network ", o.model.classes,
+    print_warning(concat("'", o.datapath, "' has ", counted(named, "class"), ", and the network ", o.model.classes,
                          "; --num-classes ", named, " is as many"));
   require(o.evaluation.only || batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
           batch == o.plan.batch_size ? std::string() : concat(" (", batch, " over all copies)"), " is more than the ",
-          job.images->size(), " images there are; use a smaller one",
+          counted(job.images->size(), "image"), " there are; use a smaller one",
           app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
   job.steps = o.evaluation.only ? 0 : o.steps.value_or(o.num_epochs * (job.images->size() / batch));
   o.train.steps = job.steps;

@@ -133,13 +133,16 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   commands.verify = app.add_subcommand(
       "verify", "compare a plan with sequential training, or one rank with torch's autograd, number by number");
   commands.eval = app.add_subcommand("eval", "how good weights are on a data set");
-  commands.predict = app.add_subcommand("predict", "write the probability of each class for each image to a CSV file");
+  commands.predict =
+      app.add_subcommand("predict", "write what a network says of each image: a CSV file of probabilities, or masks");
   for (auto* command : {commands.train, commands.plan, commands.verify, commands.eval, commands.predict})
     add_network_command(commands, command, models);
   add_validation_flags(*commands.train, commands.options[commands.train].evaluation);
   for (auto* command : {commands.eval, commands.predict})
     add_weights_flags(*command, commands.options[command].evaluation);
-  commands.predict->add_option("-o,--output", commands.options[commands.predict].evaluation.output, "the CSV file")
+  commands.predict
+      ->add_option("-o,--output", commands.options[commands.predict].evaluation.output,
+                   "the CSV file; for a network that labels pixels, the folder of masks")
       ->required()
       ->group("Output");
   commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "a picture of the schedule")

@@ -1,6 +1,7 @@
 #include "progress.h"
 
 #include <fmt/core.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,6 +33,10 @@ void Progress::step(const StepReport& r, std::int64_t peak_bytes) {
     if (r.gradient_norm > 0) line += fmt::format("  gradient {:.3g}", r.gradient_norm);
   }
   if (terminal_) {
+    // A line that wraps could not be written over.
+    winsize window{};
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
+      line.resize(std::min<std::size_t>(line.size(), window.ws_col - 1));
     fmt::print("\r\033[K{}", line);
     open_ = true;
   } else {

@@ -51,9 +51,9 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
   report.command.assign(argv, argv + argc);
   const Spread speed = images_per_second(report.steps, job.plan.global_batch());
   if (!options.quiet) {
-    fmt::print("{} steps, loss {:.4f} -> {:.4f}, {} (median; {} to {}), peak memory {}{}\n", report.steps.size(),
-               report.steps.front().loss, report.steps.back().loss, human_speed(speed.median), human_speed(speed.low),
-               human_speed(speed.high),
+    fmt::print("{}, loss {:.4f} -> {:.4f}, {} (median; {} to {}), peak memory {}{}\n",
+               counted(static_cast<std::int64_t>(report.steps.size()), "step"), report.steps.front().loss,
+               report.steps.back().loss, human_speed(speed.median), human_speed(speed.low), human_speed(speed.high),
                human_bytes(*std::max_element(report.peak_bytes.begin(), report.peak_bytes.end())),
                report.peak_bytes.size() > 1 ? " a rank" : "");
     if (!report.evaluations.empty())

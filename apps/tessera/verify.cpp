@@ -21,8 +21,8 @@ void run_verify(Options& options, const ModelRegistry& models, const Launch& lau
     for (std::size_t i = 0; i < std::min<std::size_t>(10, report.differences.size()); ++i)
       table.row({report.differences[i].what, std::to_string(report.differences[i].step + 1),
                  fmt::format("{:.2e}", report.differences[i].relative)});
-    fmt::print("{} in {}, {} steps of {} against {}, {} tensors compared\n{}", options.model.name, options.dtype,
-               job.steps, one ? "one rank" : fmt::format("{} ranks", job.plan.ranks()),
+    fmt::print("{} in {}, {} of {} against {}, {} tensors compared\n{}", options.model.name, options.dtype,
+               counted(job.steps, "step"), one ? "one rank" : fmt::format("{} ranks", job.plan.ranks()),
                one ? "torch's autograd" : "sequential training", report.compared, table.str());
     fmt::print("{}: the largest is {:.2e}, the tolerance {:.0e}\n", report.passed ? "equal" : "NOT EQUAL",
                report.largest, tolerance);

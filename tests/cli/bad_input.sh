@@ -105,6 +105,8 @@ expect 2 "--val-datapath" -- "${files[@]}" --datapath "$work/list.csv" --eval-ev
 expect 0 "validation" "(8 images" -- "${files[@]}" --datapath "$work/list.csv" --eval-every 1 --val-datapath "$work/data/val" \
   --class-names a,b
 expect 2 "--val-datapath" -- "${files[@]}" --datapath "$work/data/train" --eval-every 1
+expect 2 "$work/none' does not exist" "--val-datapath" -- "${files[@]}" --datapath "$work/data" --eval-every 1 \
+  --val-datapath "$work/none"
 expect 2 "--eval-every 0" -- "${files[@]}" --datapath "$work/data" --eval-every 0
 expect 2 "--class-names" "--num-classes 2" -- "${files[@]}" --datapath "$work/data" --class-names a,b,c
 expect 2 "--on-bad-image" -- "${train[@]}" --on-bad-image skip

@@ -94,7 +94,7 @@ expect 2 "--output nowhere/w" -- "$tessera" export whole -o nowhere/w
 head -c 3000 whole.safetensors >cut.safetensors
 expect 2 "cut.safetensors" -- "${train[@]}" "${one[@]}" --steps 1 --init-from cut.safetensors
 # One message, not one a rank.
-[ "$("$mpirun" -np 2 "${train[@]}" "${one[@]}" --split-size 2 --steps 9 --resume nowhere 2>&1 | grep -c 'no checkpoint nowhere')" = 1 ] ||
+[ "$("$mpirun" -np 2 "${train[@]}" "${one[@]}" --split-size 2 --steps 9 --resume nowhere 2>&1 | grep -c 'resume nowhere: there is no such checkpoint')" = 1 ] ||
   fail "a missing checkpoint under mpirun"
 
 # A damaged checkpoint: named and passed over, or refused where it was asked for by name.

@@ -52,6 +52,11 @@ std::string human_seconds(double seconds) {
   return buffer;
 }
 
+std::string counted(std::int64_t count, const std::string& noun) {
+  const char* ending = count == 1 ? "" : noun.back() == 's' ? "es" : "s";
+  return std::to_string(count) + " " + noun + ending;
+}
+
 std::string join(const std::vector<std::string>& parts, const std::string& separator) {
   std::string out;
   for (std::size_t i = 0; i < parts.size(); ++i) out += (i ? separator : "") + parts[i];

@@ -13,6 +13,8 @@ std::string human_bytes(std::int64_t bytes);
 std::string human_count(double count);
 /// "1:02:03" or "2:03".
 std::string human_seconds(double seconds);
+/// "1 step", "2 steps", "2 classes".
+std::string counted(std::int64_t count, const std::string& noun);
 std::string join(const std::vector<std::string>& parts, const std::string& separator);
 
 /// A table with aligned columns; cells that look like numbers are right-aligned.

@@ -14,8 +14,6 @@
 namespace tessera {
 namespace {
 
-constexpr const char* way_out = "; see --datapath";
-
 bool is_image_name(const std::string& name) {
   static const std::set<std::string> endings{"avif",    "bif",  "bmp",  "gif", "heic", "j2k", "jp2", "jpeg",
                                              "jpg",     "mrxs", "ndpi", "pgm", "png",  "ppm", "scn", "svs",
@@ -38,15 +36,20 @@ struct Entry {
 
 class Listing {
  public:
-  explicit Listing(const ImageListOptions& options) : options_(options) {}
+  explicit Listing(const ImageListOptions& options) : options_(options), way_out_(concat("; see ", options.flag)) {}
 
   ImageList list() {
     const std::string& path = options_.path;
-    if (files::is_file(path)) {
+    if (files::is_file(path) && is_image_name(path)) {
+      require(options_.labels_optional, "'", path, "' is one image, without a label: give a folder of images or a CSV ",
+              "of path,label", way_out_);
+      list_.source = path;
+      entries_.push_back({concat("'", path, "'"), path, "", ""});
+    } else if (files::is_file(path)) {
       take_csv(path, path);
     } else {
       require(files::is_folder(path), "'", path, "' does not exist: give a folder of images or a CSV of path,label",
-              way_out);
+              way_out_);
       if (files::is_file(files::path_in(path, "train.csv")))
         take_csv(files::path_in(path, options_.split == Split::train ? "train.csv" : "val.csv"),
                  files::path_in(path, "train.csv"));
@@ -54,7 +57,7 @@ class Listing {
         take_folder(split_folder());
     }
     number_labels();
-    require(!list_.files.empty() || !problems_.empty(), "there are no images in '", path, "'", way_out);
+    require(!list_.files.empty() || !problems_.empty(), "there are no images in '", path, "'", way_out_);
     throw_problems();
     return std::move(list_);
   }
@@ -83,8 +86,9 @@ class Listing {
     const auto rows = parse_csv(files::text_of(file), file);
     const Columns columns = columns_of(rows);
     require(!options_.masks || columns.mask, "'", file,
-            "' has no column 'mask'; its first line must name the columns, ", "for example path,mask", way_out);
-    require(options_.masks || options_.labels_optional || columns.label, "'", file, "' has no column 'label'", way_out);
+            "' has no column 'mask'; its first line must name the columns, ", "for example path,mask", way_out_);
+    require(options_.masks || options_.labels_optional || columns.label, "'", file, "' has no column 'label'",
+            way_out_);
     std::vector<Entry> entries;
     for (std::size_t i = columns.first_row; i < rows.size(); ++i) {
       const auto& fields = rows[i].fields;
@@ -112,7 +116,8 @@ class Listing {
   }
 
   void take_csv(const std::string& file, const std::string& train_file) {
-    require(files::is_file(file), "'", file, "' does not exist", way_out);
+    require(files::is_file(file), "'", file, "' does not exist", way_out_);
+    list_.source = file;
     entries_ = csv_entries(file);
     for (const Entry& entry : entries_)
       for (const std::string& path : {entry.path, entry.mask})
@@ -150,9 +155,10 @@ class Listing {
   }
 
   void take_folder(const std::string& folder) {
+    list_.source = folder;
     const std::string masks = files::path_in(folder, "masks");
     require(!options_.masks || files::is_folder(masks), "there is no folder '", masks, "' with a mask for each image",
-            way_out);
+            way_out_);
     if (files::is_folder(masks) && files::is_folder(files::path_in(folder, "images"))) {
       take_images(files::path_in(folder, "images"), masks, "0");
       return;
@@ -160,7 +166,7 @@ class Listing {
     if (options_.class_names.empty()) names_ = class_folders(train_folder());
     const auto folders = class_folders(folder);
     if (folders.empty() && options_.labels_optional) return take_images(folder, masks, "");
-    require(!folders.empty(), "'", folder, "' holds no folders: expected one for each class", way_out);
+    require(!folders.empty(), "'", folder, "' holds no folders: expected one for each class", way_out_);
     for (const auto& name : folders) take_images(files::path_in(folder, name), files::path_in(masks, name), name);
   }
 
@@ -223,6 +229,7 @@ class Listing {
   }
 
   const ImageListOptions& options_;
+  const std::string way_out_;
   std::vector<Entry> entries_;
   std::vector<std::string> names_;
   Problems problems_;

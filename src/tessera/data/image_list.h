@@ -12,6 +12,8 @@ namespace tessera {
 struct ImageListOptions {
   /// A CSV file, or a folder that holds train.csv and val.csv or a folder for each class.
   std::string path;
+  /// What messages call it.
+  std::string flag = "--datapath";
   Split split = Split::train;
   /// Every image needs a mask.
   bool masks = false;
@@ -20,7 +22,7 @@ struct ImageListOptions {
   /// What labels 0, 1, ... are called. Empty: the names of the training set, sorted, unless its labels are numbers.
   std::vector<std::string> class_names = {};
   /// Images that are only looked at may lack a label: in a CSV a line, or all of the column, and a folder may hold
-  /// images in place of a folder for each class.
+  /// images in place of a folder for each class. `path` may be one image.
   bool labels_optional = false;
 };
 
@@ -34,6 +36,7 @@ struct ImageList {
   std::vector<ImageFile> files;
   std::vector<std::string> class_names;  ///< empty when labels are numbers
   int classes = 0;
+  std::string source;  ///< the folder or file that they were found in
 };
 
 /// Opens no image: it checks that every file is there and has a label. Throws UsageError with the first ten of all

@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/base/text.h"
 
 namespace tessera {
 namespace {
@@ -223,9 +224,9 @@ void SyntheticImages::read_as(std::int64_t index, Interval rows, Interval column
 }
 
 std::string SyntheticImages::describe() const {
-  return concat("synthetic: ", options_.size, " images of ", options_.channels, "x", options_.height, "x",
-                options_.width, ", ", options_.classes, " classes, seed ", options_.seed,
-                options_.mask_classes > 0 ? concat(", masks of ", options_.mask_classes, " classes") : "");
+  return concat("synthetic: ", counted(options_.size, "image"), " of ", options_.channels, "x", options_.height, "x",
+                options_.width, ", ", counted(options_.classes, "class"), ", seed ", options_.seed,
+                options_.mask_classes > 0 ? concat(", masks of ", counted(options_.mask_classes, "class")) : "");
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/data/resample.h"
 
 namespace tessera {
@@ -29,6 +30,7 @@ ImageList checked_list(const VipsOptions& o) {
                  "a mask cannot have the value ", o.mask_ignore.value_or(0));
   problems.throw_if_any();
   return list_images({.path = o.path,
+                      .flag = o.path_flag,
                       .split = o.split,
                       .masks = o.mask_classes > 0,
                       .classes = o.classes,
@@ -237,9 +239,9 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
 }
 
 std::string VipsImages::describe() const {
-  return concat(options_.path, ", ", options_.split == Split::train ? "train" : "test", ": ", size(), " images as 3x",
-                options_.height, "x", options_.width, ", ",
-                options_.mask_classes > 0 ? concat("masks of ", options_.mask_classes) : concat(classes()), " classes",
+  return concat(list_.source, ": ", counted(size(), "image"), " as 3x", options_.height, "x", options_.width, ", ",
+                options_.mask_classes > 0 ? concat("masks of ", counted(options_.mask_classes, "class"))
+                                          : counted(classes(), "class"),
                 ", by libvips ", vips_version());
 }
 

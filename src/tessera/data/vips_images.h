@@ -28,6 +28,8 @@ std::string vips_version();
 struct VipsOptions {
   /// A CSV file or a folder; docs/files.md shows the layouts.
   std::string path;
+  /// What messages call it.
+  std::string path_flag = "--datapath";
   Split split = Split::train;
   /// What every image is stretched to, whatever its own shape.
   std::int64_t height = 224, width = 224;

@@ -98,7 +98,7 @@ Json evaluation_json(const Evaluation& r) {
           {"loss", number(r.loss)},
           {"accuracy", number(r.confusion.accuracy())},
           {"auc", number(r.auc)},
-          {"mean_iou", number(r.confusion.mean_iou())},
+          {"mean_iou", r.labels == LabelKind::pixel ? number(r.confusion.mean_iou()) : Json(nullptr)},
           {"labels", r.labels == LabelKind::pixel ? "pixels" : "images"},
           {"recall", recall},
           {"confusion", confusion},

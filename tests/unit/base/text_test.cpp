@@ -36,6 +36,13 @@ TEST(HumanSeconds, ShowsHoursOnlyWhenThereAreAny) {
   EXPECT_EQ(human_seconds(-5), "0:00");
 }
 
+TEST(Counted, KnowsOneFromMany) {
+  EXPECT_EQ(counted(1, "step"), "1 step");
+  EXPECT_EQ(counted(0, "step"), "0 steps");
+  EXPECT_EQ(counted(2, "class"), "2 classes");
+  EXPECT_EQ(counted(1, "class"), "1 class");
+}
+
 TEST(Join, PutsTheSeparatorBetweenPartsOnly) {
   EXPECT_EQ(join({}, ", "), "");
   EXPECT_EQ(join({"a"}, ", "), "a");

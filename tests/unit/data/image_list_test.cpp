@@ -50,6 +50,24 @@ TEST_F(ImageLists, AFolderForEachClassInTheOrderOfTheirNames) {
   EXPECT_THAT(list.class_names, ElementsAre("a", "b", "c"));
 }
 
+TEST_F(ImageLists, SaysWhereTheImagesAre) {
+  touch({"train/a/1.png", "val/a/4.png", "a/5.png"});
+  const auto source = [&](const ImageListOptions& o) { return inner(list_images(o).source); };
+  EXPECT_EQ(source({.path = folder_.path()}), "train");
+  EXPECT_EQ(source({.path = folder_.path(), .split = Split::test}), "val");
+  folder_.write("list.csv", "a/5.png,0\n");
+  EXPECT_EQ(source({.path = folder_.path() + "/list.csv"}), "list.csv");
+  EXPECT_THAT(refusal({.path = folder_.path() + "/nothing", .flag = "--val-datapath"}),
+              AllOf(HasSubstr("does not exist"), HasSubstr("see --val-datapath")));
+}
+
+TEST_F(ImageLists, OneImageIsLookedAtButNotLearntFrom) {
+  touch({"slide.svs"});
+  const std::string slide = folder_.path() + "/slide.svs";
+  EXPECT_THAT(listed({.path = slide, .labels_optional = true}), ElementsAre("slide.svs=-1"));
+  EXPECT_THAT(refusal({.path = slide}), AllOf(HasSubstr("is one image"), HasSubstr("--datapath")));
+}
+
 TEST_F(ImageLists, TrainAndValShareTheClassesOfTrain) {
   touch({"train/a/1.png", "train/b/2.png", "train/c/3.png", "val/c/4.png"});
   EXPECT_THAT(listed({}), ElementsAre("train/a/1.png=0", "train/b/2.png=1", "train/c/3.png=2"));
