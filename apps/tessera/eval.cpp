@@ -42,7 +42,7 @@ Evaluation evaluate(const Options& options, const Job& job, const Launch& launch
     return found;
   });
   Evaluation result;
-  prepare_gpus(options, job.images->size() / job.plan.global_batch());
+  prepare_gpus(options, job, job.images->size() / job.plan.global_batch());
   run_ranks(options, job, launch, [&](Communicator& world) {
     const bool first = world.rank() == Rank{0};
     const Stage& stage = job.plan.stages[static_cast<std::size_t>(Evaluator::stage_of(job.plan, world.rank().value))];

@@ -116,6 +116,8 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   if (wish.cuda) job.transport_words = transport_words(facts, job.transport);
 
   job.plan = make_plan(job.graph, o.plan, ranks_started);
+  require(o.cudnn_search != "on" || job.may_wait_for_gpus(), "--cudnn-search on does not go together with NCCL; use ",
+          "--cudnn-search off, or --transport mpi");
   job.common_copies = launch.ranks_are_threads() && !wish.cuda;
   if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();
   const std::int64_t batch = job.plan.global_batch();

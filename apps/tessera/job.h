@@ -25,6 +25,10 @@ struct Job {
   bool common_copies = false;  ///< see Copies
   Transport transport = Transport::mpi;
   std::string transport_words;  ///< how ranks on GPUs talk, for the user; empty on CPUs
+
+  /// What NCCL has queued on a GPU waits for other ranks, so a host that waits in the middle of a step for all that its
+  /// GPU has queued, as cuDNN's search does, may wait for ever.
+  bool may_wait_for_gpus() const { return transport == Transport::mpi || plan.ranks() == 1; }
 };
 
 /// Bytes that each rank of a replica needs, about.

@@ -172,10 +172,11 @@ void train_rank(const Options& options, const Job& job, const RunOptions& run, c
 
 }  // namespace
 
-void prepare_gpus(const Options& options, std::int64_t passes) {
+void prepare_gpus(const Options& options, const Job& job, std::int64_t passes) {
   if (options.train.device == at::kCPU) return;
   constexpr std::int64_t long_run = 100;
-  const bool search = options.cudnn_search == "on" || (options.cudnn_search == "auto" && passes >= long_run);
+  const bool wanted = options.cudnn_search == "on" || (options.cudnn_search == "auto" && passes >= long_run);
+  const bool search = wanted && job.may_wait_for_gpus();
   configure_gpus({options.tf32, search});
   count_gpu_memory();
 }
@@ -198,7 +199,7 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   report.model = options.model.name;
   report.dtype = options.dtype;
   report.threads = job.threads;
-  prepare_gpus(options, job.steps - start.step);
+  prepare_gpus(options, job, job.steps - start.step);
   const StopSignals signals;
   run_ranks(options, job, launch, [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
   return report;
@@ -208,7 +209,7 @@ VerifyReport run_verification(const Options& options, const Job& job, const Laun
   require(options.train.dtype != at::kBFloat16,
           "bfloat16 has too few digits to compare; use --dtype float32 or float64");
   Verification result;
-  prepare_gpus(options, /*passes=*/1);
+  prepare_gpus(options, job, /*passes=*/1);
   run_ranks(options, job, launch, [&](Communicator& world) {
     Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
     if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);

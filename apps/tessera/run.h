@@ -17,7 +17,7 @@ struct RunOptions {
 /// Sets up the process for the run's GPUs, before its ranks start. Nothing to do for CPUs. `passes`: how often the
 /// network will run, about. Each rank takes seconds to minutes to try cuDNN's algorithms on all of its convolutions, so
 /// that is for long runs.
-void prepare_gpus(const Options& options, std::int64_t passes);
+void prepare_gpus(const Options& options, const Job& job, std::int64_t passes);
 
 /// Runs body on every rank of the plan: on the rank's device, with its threads and the job's transport.
 void run_ranks(const Options& options, const Job& job, const Launch& launch,

@@ -18,9 +18,10 @@ inline void check_nccl(ncclResult_t result, const char* call) {
                        "; NCCL_DEBUG=WARN in the environment makes NCCL say more, --transport mpi does without it"));
 }
 
-/// With another rank gone, only an abort does not wait for it.
+/// On the way out of an exception the group is left as it is: others may never join what it has queued, and NCCL would
+/// wait for that, even to abort. What caught the exception ends the job.
 inline void close_nccl(ncclComm_t group) {
-  std::uncaught_exceptions() > 0 ? ncclCommAbort(group) : ncclCommDestroy(group);
+  if (std::uncaught_exceptions() == 0) ncclCommDestroy(group);
 }
 
 /// A plain value as bytes that travel, and back.

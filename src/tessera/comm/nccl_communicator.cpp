@@ -3,8 +3,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 
@@ -32,9 +35,15 @@ ncclDataType_t type_of(at::ScalarType dtype) {
 
 /// By the driver's files: asking CUDA would set it up.
 int gpus_of_machine() {
-  int count = 0;
-  while (std::filesystem::exists(concat("/dev/nvidia", count))) ++count;
-  return count;
+  const auto is_gpu = [](const std::filesystem::directory_entry& entry) {
+    const std::string name = entry.path().filename().string(), start = "nvidia";
+    return name.size() > start.size() && name.starts_with(start) &&
+           std::all_of(name.begin() + static_cast<std::ptrdiff_t>(start.size()), name.end(),
+                       [](unsigned char c) { return std::isdigit(c) != 0; });
+  };
+  std::error_code ignored;
+  const std::filesystem::directory_iterator devices("/dev", ignored);
+  return static_cast<int>(std::count_if(begin(devices), end(devices), is_gpu));
 }
 
 /// Queued on the group's stream. Once the caller's stream is behind it, that stream's order is enough for the tensors.
@@ -44,11 +53,11 @@ class NcclRequest final : public Request {
   NcclRequest(c10::Event done, at::Tensor source, at::Tensor work, at::Tensor tensor)
       : done_(std::move(done)), source_(std::move(source)), work_(std::move(work)), tensor_(std::move(tensor)) {}
   ~NcclRequest() override {
-    if (!finished_) done_.block(c10::cuda::getCurrentCUDAStream());
+    if (!finished_) done_.block(current_stream(work_.device()));
   }
   void wait() override {
     finished_ = true;
-    done_.block(c10::cuda::getCurrentCUDAStream());
+    done_.block(current_stream(work_.device()));
     if (!work_.is_same(tensor_)) tensor_.copy_(work_.view_as(tensor_));
   }
   bool test() override {
@@ -70,7 +79,7 @@ class NcclCommunicator final : public Communicator {
         below_(below),
         owned_(std::move(owned)),
         messages_(std::move(messages)),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true)) {
+        stream_(another_stream({c10::DeviceType::CUDA, c10::cuda::current_device()})) {
     Birth birth;
     if (rank() == Rank{0}) {
       check_nccl(ncclGetUniqueId(&birth.id), "ncclGetUniqueId");
@@ -80,8 +89,9 @@ class NcclCommunicator final : public Communicator {
     below_.broadcast(told, Rank{0}).wait();
     birth = from_bytes<Birth>(told);
     number_ = birth.number;
-    ranks_ = at::empty({size(), 1}, at::kLong);
-    below_.all_gather(at::full({1}, messages_->rank().value, at::kLong), ranks_).wait();
+    at::Tensor ranks = at::empty({size(), 1}, at::kLong);
+    below_.all_gather(at::full({1}, messages_->rank().value, at::kLong), ranks).wait();
+    for (int r = 0; r < size(); ++r) ranks_.push_back(Rank{static_cast<int>(ranks.data_ptr<std::int64_t>()[r])});
     check_nccl(ncclCommInitRank(&group_, size(), birth.id, rank().value), "ncclCommInitRank");
   }
   ~NcclCommunicator() override { close_nccl(group_); }
@@ -104,12 +114,11 @@ class NcclCommunicator final : public Communicator {
     at::Tensor all = at::empty({size(), size()}, at::kLong);
     below_.all_gather(mine, all).wait();
     ensure(all.equal(all.t()), "in ", name(), " one rank wants to talk to another that does not");
-    const at::Tensor counts = all.sum(1);
-    const auto few = [&](Rank rank) { return counts.data_ptr<std::int64_t>()[rank.value] <= most_peers; };
+    if (all.sum(1).max().item<std::int64_t>() > most_peers) return;
     std::set<Rank> of_world;
-    for (const Rank peer : peers)
-      if (few(rank()) && few(peer)) of_world.insert(in_world(peer));
+    for (const Rank peer : peers) of_world.insert(in_world(peer));
     messages_->connect(std::move(of_world));
+    peers_ = peers;
   }
 
   Pending all_reduce(at::Tensor in_place, Reduce op) override {
@@ -156,9 +165,9 @@ class NcclCommunicator final : public Communicator {
   void abort(const std::string& message, ExitCode code) override { below_.abort(message, code); }
 
  private:
-  /// Ranks with more leave their messages to MPI: each peer takes two of the streams that do not hold each other up,
-  /// of which there are 32 (see prepare_for_nccl()).
-  static constexpr std::int64_t most_peers = 12;
+  /// Where a rank has more, the group leaves its messages to MPI. Each peer takes two streams, each group one, and
+  /// torch has 32 of them before two share one.
+  static constexpr std::int64_t most_peers = 10;
 
   /// What the first rank of a group tells the others.
   struct Birth {
@@ -167,27 +176,28 @@ class NcclCommunicator final : public Communicator {
   };
 
   bool by_nccl(const Region& region, Rank peer) const {
-    return !region.on_host() && region.count() > 0 && messages_->connected(in_world(peer));
+    return !region.on_host() && region.count() > 0 && peers_.contains(peer);
   }
-  Rank in_world(Rank of_group) const { return Rank{static_cast<int>(ranks_.data_ptr<std::int64_t>()[of_group.value])}; }
+  Rank in_world(Rank of_group) const { return ranks_[static_cast<std::size_t>(of_group.value)]; }
 
   static std::size_t count_of(const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); }
   static std::size_t bytes_of(const at::Tensor& tensor) { return tensor.nbytes(); }
 
   template <class Call>
   Pending queue(const at::Tensor& source, const at::Tensor& work, const at::Tensor& tensor, const Call& call) const {
-    event_on(c10::cuda::getCurrentCUDAStream()).block(stream_);
-    call(stream_.stream());
+    event_on(current_stream(work.device())).block(stream_);
+    call(c10::cuda::CUDAStream(stream_).stream());
     return Pending(std::make_unique<NcclRequest>(event_on(stream_), source, work, tensor));
   }
 
   Communicator& below_;
   std::unique_ptr<Communicator> owned_;     ///< below_, where nobody else owns it
   std::shared_ptr<NcclMessages> messages_;  ///< of all groups of this rank
-  c10::cuda::CUDAStream stream_;
+  c10::Stream stream_;
   ncclComm_t group_ = nullptr;
   std::int64_t number_ = 0;  ///< of the group, for its messages
-  at::Tensor ranks_;         ///< of its members in the world
+  std::vector<Rank> ranks_;  ///< of its members in the world
+  std::set<Rank> peers_;     ///< whom messages by NCCL go to and come from
 };
 
 }  // namespace

@@ -24,9 +24,7 @@ class NcclMessages::SendRequest final : public Request {
  public:
   SendRequest(NcclMessages& messages, std::shared_ptr<Outgoing> outgoing, const Address& to)
       : messages_(messages), outgoing_(std::move(outgoing)), to_(to) {}
-  ~SendRequest() override {
-    if (!outgoing_->gone) std::erase(messages_.lines_.at(to_.peer).outgoing, outgoing_);
-  }
+  ~SendRequest() override { std::erase(messages_.lines_.at(to_.peer).outgoing, outgoing_); }
   void wait() override {
     messages_.wait_until("send", to_, [&] { return outgoing_->gone; });
   }
@@ -49,23 +47,23 @@ class NcclMessages::ReceiveRequest final : public Request {
     messages_.match(from_);
   }
   ~ReceiveRequest() override {
-    const auto hole = messages_.pigeonholes_.find(from_);
-    if (hole != messages_.pigeonholes_.end()) std::erase(hole->second.slots, slot_);
+    std::erase(messages_.pigeonholes_[from_].slots, slot_);
+    messages_.match(from_);  // tidies up
   }
   void wait() override {
-    messages_.wait_until("receive", from_, [&] { return slot_->arrival.has_value(); });
+    messages_.wait_until("receive", from_, [&] { return slot_->has_value(); });
     finish();
   }
   bool test() override {
-    if (!slot_->arrival) messages_.progress();
-    if (!slot_->arrival || !slot_->arrival->come.query()) return false;
+    if (!*slot_) messages_.progress();
+    if (!*slot_ || !(*slot_)->come.query()) return false;
     finish();
     return true;
   }
 
  private:
   void finish() const {
-    const auto& [memory, come] = *slot_->arrival;
+    const auto& [memory, come] = **slot_;
     ensure(memory.numel() == into_.bytes(), "a message of ", memory.numel(), " bytes from ", from_.peer, ", ",
            from_.tag, ", where ", into_.bytes(), " are expected");
     come.block(current_stream(into_.owner.device()));
@@ -85,7 +83,7 @@ NcclMessages::~NcclMessages() {
 }
 
 void NcclMessages::connect(std::set<Rank> peers) {
-  std::erase_if(peers, [&](Rank peer) { return peer == rank() || connected(peer); });
+  std::erase_if(peers, [&](Rank peer) { return peer == rank() || lines_.contains(peer); });
   // In one order over all ranks, so that they cannot wait for each other in a circle.
   std::vector<std::pair<Rank, Rank>> ways;
   for (const Rank peer : peers) {
@@ -133,7 +131,7 @@ Pending NcclMessages::send(const Region& region, const Address& to) {
   Line& line = lines_.at(to.peer);
   const Region copy = packed_copy(region);
   line.outgoing.push_back(std::make_shared<Outgoing>(
-      Outgoing{{to.group, to.tag.value, copy.bytes()}, copy, event_on(current_stream(copy.owner.device()))}));
+      Outgoing{{to.group, to.tag.value, copy.bytes()}, copy, event_on(current_stream(copy.owner.device())), {}}));
   auto request = std::make_unique<SendRequest>(*this, line.outgoing.back(), to);
   send_ready(to.peer, line);
   return Pending(std::move(request));
@@ -152,16 +150,16 @@ void NcclMessages::progress() {
 
 void NcclMessages::send_ready(Rank peer, Line& line) {
   for (; !line.outgoing.empty() && line.outgoing.front()->packed.query(); line.outgoing.pop_front()) {
-    Outgoing& next = *line.outgoing.front();
-    line.notes_sent.push_back(notes_->send(as_bytes(next.note), peer, note_tag));
+    Outgoing& next = *line.leaving.emplace_back(line.outgoing.front());
+    next.announced = notes_->send(as_bytes(next.note), peer, note_tag);
     check_nccl(ncclSend(next.copy.data, static_cast<std::size_t>(next.copy.bytes()), ncclUint8, 1, line.out.group,
                         cuda(*line.out.stream)),
                "ncclSend");
     next.copy.owner.record_stream(*line.out.stream);
     next.copy = {};
-    next.gone = true;
   }
-  while (!line.notes_sent.empty() && line.notes_sent.front().test()) line.notes_sent.pop_front();
+  for (; !line.leaving.empty() && line.leaving.front()->announced.test(); line.leaving.pop_front())
+    line.leaving.front()->gone = true;
 }
 
 void NcclMessages::expect_note(Rank peer, Line& line) {
@@ -187,7 +185,7 @@ void NcclMessages::take_note(Rank peer, Line& line) {
 void NcclMessages::match(const Address& address) {
   auto& [slots, arrivals] = pigeonholes_[address];
   for (; !slots.empty() && !arrivals.empty(); slots.pop_front(), arrivals.pop_front())
-    slots.front()->arrival = std::move(arrivals.front());
+    *slots.front() = std::move(arrivals.front());
   if (slots.empty() && arrivals.empty()) pigeonholes_.erase(address);
 }
 
@@ -195,6 +193,7 @@ template <class Done>
 void NcclMessages::wait_until(const char* what, const Address& address, const Done& done) {
   for (Patience patience(notes_->options().timeout); !done();) {
     progress();
+    notes_->progress();
     if (!done() && !patience.pause())
       throw timed_out(concat("a ", what, " by NCCL on ", rank(), ", peer ", address.peer, ", ", address.tag),
                       notes_->options());

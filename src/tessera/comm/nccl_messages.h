@@ -27,11 +27,11 @@ namespace tessera {
 ///
 /// One for each rank of the world, for all of its groups; used by the rank's thread.
 ///
-/// Nothing here can wait in a circle. Each sender and receiver have a communicator of NCCL and streams to themselves,
-/// on which messages follow each other in one order. A send is queued when its data is there, a receive when its send
-/// is queued, and neither waits for a compute stream; so both end as soon as both hosts have looked, and whoever waits
-/// for a message looks. A compute stream waits for receives only that are queued already, never for sends: what is sent
-/// is a copy.
+/// Messages do not wait for each other in a circle. Each sender and receiver have a communicator of NCCL and streams to
+/// themselves, on which messages follow each other in one order. A send is queued when its data is there, a receive
+/// when its send is queued, and neither waits for a compute stream; so both end as soon as both hosts have looked, and
+/// whoever waits for a message looks. A compute stream waits for receives only that are queued already, never for
+/// sends: what is sent is a copy.
 class NcclMessages {
  public:
   /// Where a message belongs. Ranks are the world's.
@@ -54,12 +54,11 @@ class NcclMessages {
 
   /// Makes connections where there are none yet. Called by both ends of each, with all that a rank wants at the time.
   void connect(std::set<Rank> peers);
-  bool connected(Rank peer) const { return lines_.contains(peer); }
 
   /// To and from connected ranks.
   Pending send(const Region& region, const Address& to);
   Pending receive(const Region& into, const Address& from);
-  /// Never waits.
+  /// Sends what is ready, and takes what has come. Does not wait for messages.
   void progress();
 
  private:
@@ -73,16 +72,14 @@ class NcclMessages {
     Note note;
     Region copy;
     c10::Event packed;
-    bool gone = false;  ///< queued by NCCL
+    Pending announced;  ///< the note
+    bool gone = false;  ///< queued by NCCL, and the note has left
   };
   struct Arrival {
     at::Tensor memory;
     c10::Event come;
   };
-  /// What a receive waits for.
-  struct Slot {
-    std::optional<Arrival> arrival;
-  };
+  using Slot = std::optional<Arrival>;  ///< what a receive waits for
   /// Of one address, both the oldest first; one of the two is empty.
   struct Pigeonhole {
     std::deque<std::shared_ptr<Slot>> slots;
@@ -96,9 +93,8 @@ class NcclMessages {
   /// What there is between this rank and another.
   struct Line {
     Connection out, in;
-    std::deque<std::shared_ptr<Outgoing>> outgoing;
-    std::deque<Pending> notes_sent;
-    at::Tensor note;  ///< the next one from the peer
+    std::deque<std::shared_ptr<Outgoing>> outgoing, leaving;  ///< before and after NCCL has queued them
+    at::Tensor note;                                          ///< the next one from the peer
     Pending note_comes;
   };
 

@@ -128,6 +128,7 @@ at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& ima
 
 void Executor::forward_step(MicroState& state, std::size_t s) {
   Step& step = program_.steps[s];
+  if (wiring_.pipeline) wiring_.pipeline->progress();
   if (runs(step)) {
     for (std::size_t i = 0; i < step.inputs.size(); ++i)
       if (waits_[s][i]) settle(state, step.inputs[i]);

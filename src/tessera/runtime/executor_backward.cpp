@@ -117,6 +117,7 @@ void Executor::flush() {
 
 void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weights) {
   Step& step = program_.steps[s];
+  if (wiring_.pipeline) wiring_.pipeline->progress();
   std::vector<Slab> inputs, gradients;
   if (runs(step)) gradients = take_gradients(state, step, defer_weights);
   const bool active = !gradients.empty() || (step.reduces && runs(step));
