@@ -192,7 +192,8 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_flag("--tf32", o.tf32, "float32 products on GPUs may round their factors to 10 bits")->group(group);
   command
       .add_option("--cudnn-search", o.cudnn_search,
-                  "try cuDNN's algorithms on the first convolution of each shape; auto: in runs of 100 steps or more, without NCCL")
+                  "try cuDNN's algorithms on the first convolution of each shape; auto: in runs of 100 steps or more, "
+                  "without NCCL")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
       ->group(group);
