@@ -8,8 +8,8 @@
 namespace tessera {
 namespace {
 
-// A value and its gradient on their way through a step, and what is made again for it.
-constexpr double tensors_at_work = 5;
+// The weights of a step as its kernel wants them, and their gradient before it is added.
+constexpr double weights_at_work = 2;
 
 // Receives of the next two actions are posted ahead, beside those of the present one, and what was sent may still be on
 // its way.
@@ -18,13 +18,21 @@ constexpr double messages_under_way = 3;
 // Bytes. Activations may be narrower.
 constexpr double narrowest_parameter = 4;
 
-// Elements of the largest value of a stage, on its largest member.
-double largest_value(const Graph& graph, const std::vector<ValueLayout>& layout) {
-  double largest = 0;
-  for (std::size_t v = 0; v < layout.size(); ++v)
-    for (const Box& frame : layout[v].frame)
-      largest = std::max(largest, static_cast<double>(frame.volume() * graph.nodes()[v].shape.channels));
-  return largest;
+// Elements at work in the backward of a stage's largest step, on its largest member: the gradient of what it made, and
+// of what it read the gradient and the value made again.
+double at_work_in(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout) {
+  const auto elements = [&](int v) {
+    std::int64_t largest = 0;
+    for (const Box& frame : layout[static_cast<std::size_t>(v)].frame) largest = std::max(largest, frame.volume());
+    return static_cast<double>(largest * graph.shape({v}).channels);
+  };
+  double most = 0;
+  for (int n = stage.first_node; n < stage.end_node; ++n) {
+    double sum = elements(n);
+    for (const Value input : graph.nodes()[static_cast<std::size_t>(n)].inputs) sum += 2 * elements(input.id);
+    most = std::max(most, sum);
+  }
+  return most;
 }
 
 // Elements that come to a stage, or leave it, for one micro and on its largest member. The gradient goes the other way.
@@ -71,12 +79,15 @@ std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     costs[s].live = kept_elements(graph, stage, layout.stages[s], options.recompute);
-    at_work.push_back(tensors_at_work * largest_value(graph, layout.stages[s]));
+    at_work.push_back(at_work_in(graph, stage, layout.stages[s]));
     under_way.push_back(messages_under_way * travelling(graph, layout, static_cast<int>(s)));
-    double statistics = 0, trainable = 0;
+    double statistics = 0, trainable = 0, largest = 0;
     for (int n = stage.first_node; n < stage.end_node; ++n)
-      for (const auto& spec : graph.nodes()[static_cast<std::size_t>(n)].parameters)
+      for (const auto& spec : graph.nodes()[static_cast<std::size_t>(n)].parameters) {
         (spec.trainable ? trainable : statistics) += static_cast<double>(spec.elements());
+        largest = std::max(largest, static_cast<double>(spec.elements()));
+      }
+    at_work.back() += weights_at_work * largest;
     kept_apart.push_back(trainable + 2 * statistics);
     trained.push_back(trainable);
   }

@@ -16,18 +16,31 @@ struct Case {
   std::string name;
   PlanOptions plan;
   Recompute recompute = Recompute::norm;
+  ModelOptions model = {.name = "resnet_v2",
+                        .image = {3, 96, 96},
+                        .classes = 10,
+                        .depth = 29,
+                        .num_layers = {},
+                        .num_filters = {},
+                        .upsampling = {}};
 };
 
 class Footprint : public testing::TestWithParam<Case> {};
 
 TEST_P(Footprint, IsNearTheMeasuredPeakOnEveryRank) {
   install_cpu_allocator();
-  const Graph graph = builtin_models().build({.name = "resnet_v2", .image = {3, 96, 96}, .classes = 10, .depth = 29});
+  const ModelOptions& model = GetParam().model;
+  const Graph graph = builtin_models().build(model);
   const Plan plan = make_plan(graph, GetParam().plan);
   const auto predicted =
       predicted_memory(plan, graph, {.element_bytes = 8, .common = true, .recompute = GetParam().recompute});
   const auto images = std::make_shared<SyntheticImages>(
-      SyntheticOptions{.classes = 10, .height = 96, .width = 96, .size = 64, .seed = 1});
+      SyntheticOptions{.classes = static_cast<int>(model.classes),
+                       .height = model.image.height,
+                       .width = model.image.width,
+                       .size = 64,
+                       .seed = 1,
+                       .mask_classes = graph.label_kind() == LabelKind::pixel ? static_cast<int>(model.classes) : 0});
   std::vector<double> measured(static_cast<std::size_t>(plan.ranks()));
   run_thread_ranks(plan.ranks(), [&](Communicator& world) {
     const auto account = std::make_shared<MemoryAccount>();
@@ -47,15 +60,21 @@ TEST_P(Footprint, IsNearTheMeasuredPeakOnEveryRank) {
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, Footprint,
-    testing::Values(Case{"one_rank", {.batch_size = 4}},
-                    Case{"blocks_recomputed",
-                         {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"},
-                         Recompute::block},
-                    Case{"tiles", {.batch_size = 4, .grid = "2x2"}},
-                    Case{"gpipe", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}},
-                    Case{"one_f_one_b", {.batch_size = 8, .parts = 4, .split_size = 3}},
-                    Case{"gems", {.batch_size = 4, .split_size = 3, .times = 2}},
-                    Case{"tiles_and_gems", {.batch_size = 4, .split_size = 2, .num_spatial_parts = "2", .times = 1}}),
+    testing::Values(
+        Case{"one_rank", {.batch_size = 4}},
+        Case{
+            "blocks_recomputed", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}, Recompute::block},
+        // Many weights and few pixels; values of many sizes, and joined ones.
+        Case{"weights", {.batch_size = 1}, Recompute::norm, {.name = "resnet18", .image = {3, 64, 64}, .classes = 10}},
+        Case{"skips",
+             {.batch_size = 1},
+             Recompute::norm,
+             {.name = "unet", .image = {3, 96, 96}, .classes = 3, .num_filters = 16}},
+        Case{"tiles", {.batch_size = 4, .grid = "2x2"}},
+        Case{"gpipe", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}},
+        Case{"one_f_one_b", {.batch_size = 8, .parts = 4, .split_size = 3}},
+        Case{"gems", {.batch_size = 4, .split_size = 3, .times = 2}},
+        Case{"tiles_and_gems", {.batch_size = 4, .split_size = 2, .num_spatial_parts = "2", .times = 1}}),
     [](const auto& row) { return row.param.name; });
 
 }  // namespace
