@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "plans.h"
 #include "support/compare.h"
 #include "support/device.h"
 #include "support/torch_models.h"
@@ -110,11 +111,8 @@ struct Row {
   Recompute recompute = Recompute::norm;
 };
 
-class Table : public testing::TestWithParam<Row> {};
-
-TEST_P(Table, EqualsAutograd) {
-  const Row& row = GetParam();
-  const Graph graph = builtin_models().build(row.model);
+// One rank against autograd's walk.
+void expect_equal_to_autograd(const Graph& graph, const Row& row) {
   const TrainOptions options{.steps = steps,
                              .optimizer = row.optimizer,
                              .learning_rate = row.rate,
@@ -126,6 +124,17 @@ TEST_P(Table, EqualsAutograd) {
       verify(graph, make_plan(graph, row.plan), options, images_for(graph, static_cast<int>(row.model.classes)));
   EXPECT_GT(result.compared, 0);
   EXPECT_LT(result.largest(), tolerance) << result.worst.front().what;
+}
+
+class Table : public testing::TestWithParam<Row> {};
+
+TEST_P(Table, EqualsAutograd) { expect_equal_to_autograd(builtin_models().build(GetParam().model), GetParam()); }
+
+TEST(TableOfOwnGraphs, DropoutEqualsAutograd) {
+  const Graph graph = golden::with_dropout(21, 18);
+  for (const Recompute recompute : {Recompute::none, Recompute::norm, Recompute::block})
+    expect_equal_to_autograd(graph,
+                             {.model = {.classes = 5}, .plan = {.batch_size = 6, .parts = 3}, .recompute = recompute});
 }
 
 const ModelOptions small_v1{.name = "resnet_v1", .image = {3, 21, 18}, .classes = 5, .depth = 14};

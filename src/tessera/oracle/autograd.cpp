@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/random.h"
 
 namespace tessera {
 namespace {
@@ -28,6 +29,15 @@ torch::Tensor cropped(const torch::Tensor& x, const Shape& shape) {
   return x.narrow(2, 0, shape.height).narrow(3, 0, shape.width);
 }
 
+// One number for each element, by its place in the batch: samples, rows, columns, channels.
+torch::Tensor uniform_like(const torch::Tensor& x, const RandomStream& random, std::int64_t first_sample) {
+  torch::Tensor out = torch::empty({x.size(0), x.size(2), x.size(3), x.size(1)}, torch::kDouble);
+  const std::int64_t first = first_sample * out.stride(0);
+  for (std::int64_t i = 0; i < out.numel(); ++i)
+    out.data_ptr<double>()[i] = random.uniform(static_cast<std::uint64_t>(first + i));
+  return out.permute({0, 3, 1, 2}).to(x.device());
+}
+
 }  // namespace
 
 struct AutogradOracle::Impl {
@@ -36,7 +46,7 @@ struct AutogradOracle::Impl {
   std::map<std::string, torch::Tensor> values;
   std::vector<torch::Tensor> trainable;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  std::int64_t step = 0;
+  std::int64_t step = 0, first_sample = 0;
   bool evaluating = false;
 
   torch::Tensor parameter(const Node& node, const char* suffix) const { return values.at(node.name + "." + suffix); }
@@ -69,7 +79,12 @@ struct AutogradOracle::Impl {
                                parameter(node, "running_mean"), parameter(node, "running_var"), !evaluating,
                                o->options.momentum, o->options.epsilon, false);
     }
-    if (dynamic_cast<const Dropout*>(op) && evaluating) return in[0];
+    if (auto* o = dynamic_cast<const Dropout*>(op)) {
+      if (evaluating) return in[0];
+      const double keep = 1 - o->probability;
+      const RandomStream random(options.seed ^ stream_of(node.name), static_cast<std::uint64_t>(step));
+      return in[0] * uniform_like(in[0], random, first_sample).lt(keep) / keep;
+    }
     if (dynamic_cast<const Relu*>(op)) return torch::relu(in[0]);
     if (dynamic_cast<const Add*>(op)) return in[0] + in[1];
     if (dynamic_cast<const Concat*>(op)) return torch::cat(in, 1);
@@ -142,6 +157,7 @@ double AutogradOracle::step(const at::Tensor& images, const at::Tensor& labels, 
   const std::int64_t size = images.size(0) / micros;
   double loss = 0;
   for (std::int64_t m = 0; m < micros; ++m) {
+    impl_->first_sample = m * size;
     const auto part = impl_->loss_sum(images.narrow(0, m * size, size).contiguous(), labels.narrow(0, m * size, size));
     (part / terms).backward();
     loss += part.item<double>();
