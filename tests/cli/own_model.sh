@@ -38,7 +38,7 @@ quietly train.log "$program" train --model slide_net --image-size 96 --steps 5 "
 grep -Eq '^5 steps, loss [0-9.]+ -> [0-9.]+, ' "$scratch/train.log" ||
   { cat "$scratch/train.log"; fail "train does not end with its summary"; }
 grep -q '"model": "slide_net"' "$scratch/run.json" || fail "the report does not name the model"
-quietly dropout.log "$program" train --model slide_net_dropout --image-size 32 --steps 2 "${small[@]}"
+quietly dropout.log "$program" verify --model slide_net_dropout --image-size 32 --steps 2 "${small[@]}"
 
 # The own network is refused and listed like any other.
 code=0
