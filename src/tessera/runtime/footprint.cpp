@@ -18,14 +18,17 @@ constexpr double messages_under_way = 3;
 // Bytes. Activations may be narrower.
 constexpr double narrowest_parameter = 4;
 
+// Elements of a value in the largest of the members' boxes.
+double most_elements(const Graph& graph, const std::vector<Box>& boxes, int v) {
+  std::int64_t volume = 0;
+  for (const Box& box : boxes) volume = std::max(volume, box.volume());
+  return static_cast<double>(volume * graph.shape({v}).channels);
+}
+
 // Elements at work in the backward of a stage's largest step, on its largest member: the gradient of what it made, and
 // of what it read the gradient and the value made again.
 double at_work_in(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout) {
-  const auto elements = [&](int v) {
-    std::int64_t largest = 0;
-    for (const Box& frame : layout[static_cast<std::size_t>(v)].frame) largest = std::max(largest, frame.volume());
-    return static_cast<double>(largest * graph.shape({v}).channels);
-  };
+  const auto elements = [&](int v) { return most_elements(graph, layout[static_cast<std::size_t>(v)].frame, v); };
   double most = 0;
   for (int n = stage.first_node; n < stage.end_node; ++n) {
     double sum = elements(n);
@@ -38,15 +41,10 @@ double at_work_in(const Graph& graph, const Stage& stage, const std::vector<Valu
 // Elements that come to a stage, or leave it, for one micro and on its largest member. The gradient goes the other way.
 double travelling(const Graph& graph, const Layout& layout, int stage) {
   double in = 0, out = 0;
-  const auto most = [&](const std::vector<Box>& boxes, int v) {
-    std::int64_t volume = 0;
-    for (const Box& box : boxes) volume = std::max(volume, box.volume());
-    return static_cast<double>(volume * graph.shape({v}).channels);
-  };
   for (const Transfer& t : layout.transfers) {
     if (t.from == t.to) continue;
-    if (t.to == stage) in += most(layout.at(stage, t.value).frame, t.value);
-    if (t.from == stage) out += most(layout.at(stage, t.value).owned, t.value);
+    if (t.to == stage) in += most_elements(graph, layout.at(stage, t.value).frame, t.value);
+    if (t.from == stage) out += most_elements(graph, layout.at(stage, t.value).owned, t.value);
   }
   return in + out;
 }
