@@ -1,7 +1,7 @@
 # tessera_room(NAME USES room...): one static library for each room of src/tessera. A room names the rooms that it may
 # include; tests/cli/rooms.sh holds the sources to that.
 function(tessera_room name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "READS" "SOURCES;USES;LIBRARIES" ${ARGN})
   set(target tessera_${name})
   if(ARG_SOURCES)
     add_library(${target} STATIC ${ARG_SOURCES})
@@ -14,7 +14,24 @@ function(tessera_room name)
     $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src> $<INSTALL_INTERFACE:include>)
   list(TRANSFORM ARG_USES PREPEND tessera_)
   target_link_libraries(${target} ${scope} ${ARG_USES} ${ARG_LIBRARIES})
+  if(ARG_READS)
+    tessera_reads(${target} ${ARG_READS})
+  endif()
   set_property(GLOBAL APPEND PROPERTY TESSERA_ROOMS ${target})
+endfunction()
+
+# Headers that many sources read, compiled once. Sources include what they use all the same: without precompiled headers
+# (-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON) everything builds, only slower.
+#   tessera_precompile(NAME LIBRARIES... HEADERS...)   makes a set; targets take it with tessera_reads(TARGET NAME)
+function(tessera_precompile name)
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS" ${ARGN})
+  file(WRITE ${CMAKE_BINARY_DIR}/precompiled/${name}.cpp "")
+  add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/precompiled/${name}.cpp)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES})
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+function(tessera_reads target name)
+  target_precompile_headers(${target} REUSE_FROM ${name})
 endfunction()
 
 # Against hanging only: a busy machine is no failure.
@@ -22,11 +39,14 @@ set(TESSERA_TEST_TIMEOUT 900)
 
 # tessera_test(NAME SOURCES... USES room...): a GoogleTest program, run as one ctest test, on thread ranks.
 function(tessera_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "READS" "SOURCES;USES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   list(TRANSFORM ARG_USES PREPEND tessera_)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_USES} ${ARG_LIBRARIES} GTest::gtest_main GTest::gmock)
+  if(ARG_READS)
+    tessera_reads(${name} ${ARG_READS})
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${TESSERA_TEST_TIMEOUT})
 endfunction()

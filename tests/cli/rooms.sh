@@ -12,16 +12,17 @@ base:
 geometry: base
 graph: base geometry
 models: base geometry graph
-plan: base geometry graph models
-schedule: base geometry graph plan
+program: base geometry graph
+plan: base geometry graph models program
+schedule: base geometry graph program plan
 comm: base geometry
-ops: base geometry graph comm
+ops: base geometry graph program
 data: base geometry
-runtime: base geometry graph models plan schedule comm ops data
-oracle: base geometry graph comm data runtime ops plan
-io: base geometry graph plan schedule runtime
+runtime: base geometry graph models program plan schedule comm ops data
+oracle: base geometry graph program comm data runtime ops plan
+io: base geometry graph program plan schedule runtime
 '
-integer_rooms=' base geometry graph models plan schedule '
+integer_rooms=' base geometry graph models program plan schedule '
 
 check() {
   local root=$1

@@ -47,14 +47,4 @@ Partition grid_partition(const Box& whole, const Grid& grid) {
   return out;
 }
 
-Partition batch_partition(const Box& whole, std::int64_t ways) {
-  Partition out;
-  for (const auto& share : split_evenly(whole.batch(), ways)) {
-    Box box = whole;
-    box[Axis::batch] = share;
-    out.boxes.push_back(box);
-  }
-  return out;
-}
-
 }  // namespace tessera

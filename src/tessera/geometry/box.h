@@ -110,7 +110,5 @@ struct Partition {
 
 /// The tiles of an even grid over `whole`, row by row.
 Partition grid_partition(const Box& whole, const Grid& grid);
-/// `ways` shares of the batch, each with the whole image.
-Partition batch_partition(const Box& whole, std::int64_t ways);
 
 }  // namespace tessera

@@ -24,6 +24,7 @@ auto named(const std::string& name, const F& f) {
   try {
     return f();
   } catch (const UsageError& error) {
+    if (name.empty()) throw;
     throw UsageError(concat("node '", name, "': ", error.what()));
   }
 }
@@ -31,10 +32,19 @@ auto named(const std::string& name, const F& f) {
 }  // namespace
 
 Value Graph::add_node(OperationPtr op, std::vector<Value> inputs, std::string name) {
-  ensure(!nodes_.empty() && !inputs.empty(), "a ", op->kind(), " node has no input");
-  if (name.empty()) name = automatic_name(op->kind());
-  Node node{std::move(name), std::move(op), std::move(inputs), {}, static_cast<int>(cells_.size()) - 1, {}};
-  for (const auto& other : nodes_) ensure(other.name != node.name, "two nodes are called '", node.name, "'");
+  return add_node([&] { return std::move(op); }, std::move(inputs), std::move(name));
+}
+
+Value Graph::add_node(const std::function<OperationPtr()>& make, std::vector<Value> inputs, std::string name) {
+  Node node{std::move(name), {}, std::move(inputs), {}, static_cast<int>(cells_.size()) - 1, {}};
+  named(node.name, [&] {
+    node.op = make();
+    return 0;
+  });
+  ensure(!nodes_.empty() && !node.inputs.empty(), "a ", node.op->kind(), " node has no input");
+  if (node.name.empty()) node.name = tessera::concat(node.op->kind(), "_", nodes_.size());
+  for (const auto& other : nodes_)
+    require(other.name != node.name, "two nodes are called '", node.name, "'; names of layers must differ");
   named(node.name, [&] {
     const auto shapes = input_shapes(node);
     node.shape = node.op->output_shape(shapes);
@@ -45,33 +55,6 @@ Value Graph::add_node(OperationPtr op, std::vector<Value> inputs, std::string na
   return {static_cast<int>(nodes_.size()) - 1};
 }
 
-std::string Graph::automatic_name(std::string_view kind) const { return tessera::concat(kind, "_", nodes_.size()); }
-
-// Operations check their options when they are made: these complaints carry the node's name, too.
-template <class Op, class... Options>
-Value Graph::make(std::vector<Value> inputs, std::string name, const Options&... options) {
-  auto op = named(name, [&] { return std::make_shared<Op>(options...); });
-  return add_node(std::move(op), std::move(inputs), std::move(name));
-}
-
-Value Graph::conv(Value x, const ConvOptions& o, std::string name) { return make<Conv>({x}, std::move(name), o); }
-Value Graph::conv_transpose(Value x, const ConvTransposeOptions& o, std::string name) {
-  return make<ConvTranspose>({x}, std::move(name), o);
-}
-Value Graph::upsample(Value x, const UpsampleOptions& o) { return make<Upsample>({x}, automatic_name("upsample"), o); }
-Value Graph::batch_norm(Value x, std::string name, const BatchNormOptions& o) {
-  return make<BatchNorm>({x}, std::move(name), o);
-}
-Value Graph::relu(Value x) { return make<Relu>({x}, automatic_name("relu")); }
-Value Graph::max_pool(Value x, const PoolOptions& o) { return make<MaxPool>({x}, automatic_name("max_pool"), o); }
-Value Graph::avg_pool(Value x, const PoolOptions& o) { return make<AvgPool>({x}, automatic_name("avg_pool"), o); }
-Value Graph::global_avg_pool(Value x) { return make<GlobalAvgPool>({x}, automatic_name("global_avg_pool")); }
-Value Graph::add(Value a, Value b) { return make<Add>({a, b}, automatic_name("add")); }
-Value Graph::concat(std::vector<Value> parts) { return make<Concat>(std::move(parts), automatic_name("concat")); }
-Value Graph::dropout(Value x, double p) { return make<Dropout>({x}, automatic_name("dropout"), p); }
-Value Graph::flatten(Value x) { return make<Flatten>({x}, automatic_name("flatten")); }
-Value Graph::linear(Value x, const LinearOptions& o, std::string name) { return make<Linear>({x}, std::move(name), o); }
-Value Graph::cross_entropy(Value logits) { return make<CrossEntropy>({logits}, "loss", LabelKind::image); }
 Value Graph::pixel_cross_entropy(Value logits) {
   const Shape &plane = shape(logits), &image = nodes_.front().shape;
   require(plane.height == image.height && plane.width == image.width, "node 'loss': a mask has the ", image.height, "x",
@@ -112,8 +95,8 @@ Value Graph::logits() const {
 }
 
 LabelKind Graph::label_kind() const {
-  const auto* loss = nodes_.empty() ? nullptr : dynamic_cast<const CrossEntropy*>(nodes_.back().op.get());
-  return loss ? loss->labels : LabelKind::image;
+  const auto labels = nodes_.empty() || !nodes_.back().op ? std::nullopt : nodes_.back().op->loss_labels();
+  return labels.value_or(LabelKind::image);
 }
 
 Cost Graph::cost(const Node& node, std::int64_t samples) const {

@@ -2,14 +2,18 @@
 // node is added. Nodes stand in the order in which they were added, and a node's inputs come before it.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/graph/operation.h"
+#include "tessera/graph/operations/channels.h"
 #include "tessera/graph/operations/conv.h"
 #include "tessera/graph/operations/elementwise.h"
 #include "tessera/graph/operations/head.h"
+#include "tessera/graph/operations/norm.h"
 #include "tessera/graph/operations/pool.h"
 #include "tessera/graph/operations/upsample.h"
 
@@ -44,21 +48,40 @@ class Graph {
   void cell(std::string name);
 
   Value input(const Shape& shape);
-  Value conv(Value x, const ConvOptions& options, std::string name);
-  Value conv_transpose(Value x, const ConvTransposeOptions& options, std::string name);
-  Value upsample(Value x, const UpsampleOptions& options = {});
-  Value batch_norm(Value x, std::string name, const BatchNormOptions& options = {});
-  Value relu(Value x);
-  Value max_pool(Value x, const PoolOptions& options);
-  Value avg_pool(Value x, const PoolOptions& options);
-  Value global_avg_pool(Value x);
-  Value add(Value a, Value b);
-  Value concat(std::vector<Value> parts);
-  Value dropout(Value x, double probability);
-  Value flatten(Value x);
-  Value linear(Value x, const LinearOptions& options, std::string name);
+  Value conv(Value x, const ConvOptions& o, std::string name) { return make<Conv>({x}, std::move(name), o); }
+  Value conv_transpose(Value x, const ConvTransposeOptions& o, std::string name) {
+    return make<ConvTranspose>({x}, std::move(name), o);
+  }
+  Value upsample(Value x, const UpsampleOptions& o = {}) { return make<Upsample>({x}, {}, o); }
+  Value batch_norm(Value x, std::string name, const BatchNormOptions& o = {}) {
+    return make<Norm>({x}, std::move(name), o);
+  }
+  Value group_norm(Value x, std::string name, const GroupNormOptions& o) { return make<Norm>({x}, std::move(name), o); }
+  Value instance_norm(Value x, std::string name, const InstanceNormOptions& o = {}) {
+    return make<Norm>({x}, std::move(name), o);
+  }
+  Value layer_norm(Value x, std::string name, const LayerNormOptions& o = {}) {
+    return make<LayerNorm>({x}, std::move(name), o);
+  }
+  /// Each channel times a parameter.
+  Value scale(Value x, std::string name, const ScaleOptions& o = {}) { return make<Norm>({x}, std::move(name), o); }
+  Value relu(Value x) { return activate(x, {}); }
+  Value activate(Value x, const Activation& a) { return make<Activate>({x}, {}, a); }
+  Value max_pool(Value x, const PoolOptions& o) { return make<MaxPool>({x}, {}, o); }
+  Value avg_pool(Value x, const PoolOptions& o) { return make<AvgPool>({x}, {}, o); }
+  Value global_avg_pool(Value x) { return make<GlobalAvgPool>({x}, {}); }
+  /// Of two values of one shape, or of one and another that stands for all of its channels or positions: see
+  /// Arithmetic.
+  Value add(Value a, Value b) { return combine(Combine::sum, a, b); }
+  Value multiply(Value a, Value b) { return combine(Combine::product, a, b); }
+  Value concat(std::vector<Value> parts) { return make<Concat>(std::move(parts), {}); }
+  Value dropout(Value x, double probability, DropoutOf what = DropoutOf::elements) {
+    return make<Dropout>({x}, {}, probability, what);
+  }
+  Value flatten(Value x) { return make<Flatten>({x}, {}); }
+  Value linear(Value x, const LinearOptions& o, std::string name) { return make<Linear>({x}, std::move(name), o); }
   /// The end of the graph: a label for every image, or for every pixel of it.
-  Value cross_entropy(Value logits);
+  Value cross_entropy(Value logits) { return make<CrossEntropy>({logits}, "loss", LabelKind::image); }
   Value pixel_cross_entropy(Value logits);
   /// Any operation, a user's own too. Throws UsageError that names the node if the shapes do not fit.
   Value add_node(OperationPtr op, std::vector<Value> inputs, std::string name = {});
@@ -81,9 +104,18 @@ class Graph {
   Cost cost(const Node& node, std::int64_t samples) const;
 
  private:
-  std::string automatic_name(std::string_view kind) const;
+  // The larger value comes first: it gives the result its shape.
+  Value combine(Combine what, Value a, Value b) {
+    if (shape(a).elements() < shape(b).elements()) std::swap(a, b);
+    return make<Arithmetic>({a, b}, {}, what);
+  }
+  /// Without a name: the operation's kind and a number. What an operation says of its options gets the name, too.
   template <class Op, class... Options>
-  Value make(std::vector<Value> inputs, std::string name, const Options&... options);
+  Value make(std::vector<Value> inputs, std::string name, const Options&... options) {
+    return add_node([&]() -> OperationPtr { return std::make_shared<Op>(options...); }, std::move(inputs),
+                    std::move(name));
+  }
+  Value add_node(const std::function<OperationPtr()>& make, std::vector<Value> inputs, std::string name);
 
   std::vector<Node> nodes_;
   std::vector<Cell> cells_;

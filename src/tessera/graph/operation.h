@@ -1,9 +1,11 @@
-// What every operation knows about itself without touching a tensor: its shape, region and cost rules and its
-// parameters. The kernels (forward, backward) stand in ops/, in a file of the same name.
+// What every operation knows about itself without touching a tensor: shape, regions, parameters, cost, what backward
+// wants of forward, and whether ranks must agree on something in the middle of it. Nobody else decides by the type of an
+// operation. Its kernel is registered by `kind` in ops/, its reference in oracle/.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "tessera/geometry/box.h"
+#include "tessera/graph/pointwise.h"
 
 namespace tessera {
 
@@ -43,6 +46,8 @@ struct ParameterSpec {
   std::vector<std::int64_t> sizes;  ///< as torch stores it
   Initializer init;
   bool trainable = true;  ///< false for running statistics
+  bool wide = false;      ///< kernels see it as it is kept, not rounded to the type of the activations
+  double decay = 1;       ///< running statistics: what is left of the old one after a micro
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (auto s : sizes) n *= s;
@@ -56,44 +61,73 @@ struct Cost {
   double input_gradient_flops = 0;
   double weight_gradient_flops = 0;
   double elements_moved = 0;  ///< read and written once by forward, parameters included
-  double elements_kept = 0;   ///< what backward wants of the forward pass, before any recomputation
   Cost& operator+=(const Cost& o) {
     forward_flops += o.forward_flops;
     input_gradient_flops += o.input_gradient_flops;
     weight_gradient_flops += o.weight_gradient_flops;
     elements_moved += o.elements_moved;
-    elements_kept += o.elements_kept;
     return *this;
   }
   double flops() const { return forward_flops + input_gradient_flops + weight_gradient_flops; }
 };
 
+/// What has a label: every image (classification), or every pixel, by a mask (segmentation).
+enum class LabelKind { image, pixel };
+
+/// What backward wants to see again of forward.
+struct Needs {
+  bool inputs = false;  ///< the data of all inputs
+  bool output = false;  ///< that of the output
+};
+
+/// With whom ranks agree in the middle of an operation, on a few numbers that each has of its own part.
+enum class Agreement {
+  none,
+  norm,   ///< ranks whose samples and tiles are normalised together
+  tiles,  ///< ranks that hold tiles of the same samples
+};
+
 using Shapes = std::span<const Shape>;
 
-/// Immutable; shared between graphs and threads.
+/// Immutable; shared between graphs and threads. What is pure here must be said of every operation.
 class Operation {
  public:
   virtual ~Operation() = default;
 
-  /// "conv", "batch_norm", ...
+  /// "conv", "batch_norm", ...: what its kernel and its reference are registered by.
   virtual std::string_view kind() const = 0;
   /// Throws UsageError if the inputs do not fit; the graph adds the node's name.
   virtual Shape output_shape(Shapes inputs) const = 0;
   virtual std::vector<ParameterSpec> parameters(Shapes inputs) const { return {}; }
+  virtual Cost cost(Shapes inputs, const Box& out) const = 0;
 
   /// Which part of input `i` the output box needs. It may reach outside the image: that is padding.
   virtual Box input_box(const Box& out, std::size_t i, Shapes inputs) const { return out; }
-  /// Which part of the output belongs to the owner of `in`: boxes of a partition give boxes of a partition.
+  /// Which part of the output belongs to the owner of `in`, a part of the first input: boxes of a partition give boxes
+  /// of a partition.
   virtual Box owned_output(const Box& in, Shapes inputs) const { return in; }
   /// Whether what lies outside the image counts as zero; then a rank may hold these zeros around its part.
   virtual bool pads_with_zeros() const { return false; }
   /// Whether each output is a sum over all positions of the input: then every rank adds up what it owns, and the sums
   /// meet, instead of the pixels.
   virtual bool reduces_positions() const { return false; }
+  virtual Agreement agreement() const { return reduces_positions() ? Agreement::tiles : Agreement::none; }
 
-  virtual Cost cost(Shapes inputs, const Box& out) const = 0;
-  /// A few words for tables: "3x3 64->128 /2".
-  virtual std::string describe() const { return {}; }
+  virtual Needs needs() const = 0;
+  /// Whether forward may be run once more, on the same inputs, to make an output that was thrown away.
+  virtual bool repeats() const = 0;
+  /// Its formula, if an output depends on its own position of the inputs alone and by arithmetic that can be fused with
+  /// that of others.
+  virtual std::optional<PointwiseFormula> formula() const { return std::nullopt; }
+  /// Of a loss, the end of a graph: what it wants labels for.
+  virtual std::optional<LabelKind> loss_labels() const { return std::nullopt; }
+};
+
+/// What point-wise operations have in common: the step that they become part of says what backward needs.
+class PointwiseOperation : public Operation {
+ public:
+  Needs needs() const final { return {}; }
+  bool repeats() const final { return true; }
 };
 
 /// For outputs of one position a sample: they belong to whoever owns the input's first pixel.

@@ -41,7 +41,6 @@ class BandedKernel final : public Kernel {
     }
   }
 
-  BackwardNeeds needs() const override { return kernel_->needs(); }
   bool has_weights() const override { return kernel_->has_weights(); }
 
  private:

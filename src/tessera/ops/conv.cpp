@@ -12,10 +12,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/bands.h"
-#include "tessera/ops/gpu.h"
-#include "tessera/ops/kernel.h"
+#include "tessera/ops/conv_way.h"
+#include "tessera/ops/families.h"
 #include "tessera/ops/torch_compat.h"
-#include "tessera/ops/winograd.h"
 
 namespace tessera {
 namespace {
@@ -54,39 +53,32 @@ at::Tensor images_of(const at::Tensor& pixels, std::int64_t samples, std::int64_
 
 class ConvKernel final : public Kernel {
  public:
-  ConvKernel(const Conv& op, const Shape& input, NodeParameters parameters)
-      : op_(op), input_(input), parameters_(std::move(parameters)) {}
+  /// `own`: asked before torch; may be null.
+  ConvKernel(const KernelRequest& request, std::unique_ptr<ConvWay> own)
+      : op_(request.op<Conv>()),
+        input_(request.input_shapes()[0]),
+        parameters_(request.parameters_of_node()),
+        own_(std::move(own)),
+        by_onednn_(!request.on_gpu()) {}
 
   Slab forward(const ForwardArgs& args) override {
-    if (const auto seen = own_way(args.inputs[0], args.out, false)) {
-      Slab out = args.into.defined() ? args.into : empty_slab(args.out, op_.options.out, seen->input.data.options());
-      const at::Tensor& weights = parameters_.values[0];
-      if (weights.is_cuda()) {
-        gpu::conv(seen->input.data, seen->origin, weights, op_.windows.height.stride, out.data);
-      } else {
-        const float* const bias = op_.options.bias ? parameters_.values[1].data_ptr<float>() : nullptr;
-        winograd_forward(rows_of<const float>(seen->input.data), seen->origin, weights, bias, rows_of<float>(out.data));
-      }
+    if (const auto seen = own_way(args.inputs[0], args.out, ConvPass::forward)) {
+      Slab out = args.place(op_.options.out, seen->input.data.options());
+      own_->forward(seen->input.data, seen->origin, parameters_, out.data);
       return out;
     }
     return {channels_last(convolved(problem(args.inputs[0], args.out))), args.out};
   }
 
-  Slab recompute(const ForwardArgs& args) override { return forward(args); }
-
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
-    if (const auto seen = own_way(args.inputs[0], gradient.box, true)) {
+    if (const auto seen = own_way(args.inputs[0], gradient.box, ConvPass::input_gradient)) {
       // Padding that the slab holds wants no gradient: often that saves a row and a column of patches.
       const Box& box = seen->input.box;
       const Slab dx = empty_slab(intersect(box, input_.box(box.batch())), input_.channels, gradient.data.options());
       const Origin origin{seen->origin.row - (dx.box.height().begin - box.height().begin),
                           seen->origin.column - (dx.box.width().begin - box.width().begin)};
-      const at::Tensor& weights = parameters_.values[0];
-      if (weights.is_cuda())
-        gpu::conv_input_gradient(gradient.data, origin, weights, dx.data);
-      else
-        winograd_input_gradient(rows_of<const float>(gradient.data), origin, weights, rows_of<float>(dx.data));
+      own_->input_gradient(gradient.data, origin, parameters_.values[0], dx.data);
       return {dx};
     }
     const Problem p = problem(args.inputs[0], gradient.box);
@@ -103,35 +95,15 @@ class ConvKernel final : public Kernel {
 
   void weight_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
-    if (const auto seen = own_way(args.inputs[0], gradient.box, false)) {
-      const at::Tensor& sum = parameters_.gradients[0];
-      if (sum.is_cuda())
-        gpu::conv_weight_gradient(seen->input.data, seen->origin, gradient.data, op_.windows.height.stride, sum);
-      else
-        winograd_weight_gradient(rows_of<const float>(seen->input.data), seen->origin,
-                                 rows_of<const float>(gradient.data), sum);
+    if (const auto seen = own_way(args.inputs[0], gradient.box, ConvPass::weight_gradient)) {
+      own_->weight_gradient(seen->input.data, seen->origin, gradient.data, parameters_.gradients[0]);
       if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient.data, at::IntArrayRef({0, 2, 3})));
       return;
     }
     add_weight_gradient(problem(args.inputs[0], gradient.box), gradient.data);
   }
 
-  BackwardNeeds needs() const override { return {{true}}; }
   bool has_weights() const override { return true; }
-
-  // Own kernels: 3×3 windows in Winograd's way for float32 on CPUs; few channels, and images, of bfloat16 on GPUs.
-  bool own_way_pays(const Box& out, bool input_gradient) const {
-    const auto &rows = op_.windows.height, &columns = op_.windows.width;
-    if (rows.kernel != columns.kernel || rows.stride != columns.stride || rows.dilation != 1 || columns.dilation != 1 ||
-        op_.options.groups != 1)
-      return false;
-    const at::Tensor& weights = parameters_.values[0];
-    if (weights.is_cuda())
-      return weights.scalar_type() == at::kBFloat16 && !op_.options.bias &&
-             gpu::conv_pays({rows.kernel, rows.stride, input_.channels, op_.options.out, out.volume()}, input_gradient);
-    return weights.scalar_type() == at::kFloat && rows.kernel == 3 && rows.stride == 1 &&
-           winograd_pays(input_.channels, op_.options.out, out.batch().size(), out.height().size(), out.width().size());
-  }
 
  private:
   // What one thread does with few images. ATen leaves windows of one pixel to a matrix product unless the batch is
@@ -159,7 +131,7 @@ class ConvKernel final : public Kernel {
   }
 
   Way way(const Problem& p, const Box& out) const {
-    if (!p.input.is_cpu() || at::get_num_threads() > 1 || op_.options.groups > 1) return Way::convolution;
+    if (!by_onednn_ || at::get_num_threads() > 1 || op_.options.groups > 1) return Way::convolution;
     if (out.volume() < 4 * std::min(input_.channels, op_.options.out)) return Way::product;
     const bool rows =
         p.input.scalar_type() == at::kFloat && of_single_pixels(p) && out.batch().size() * out.height().size() >= 16;
@@ -178,8 +150,8 @@ class ConvKernel final : public Kernel {
   };
 
   // Set where that is the faster way.
-  std::optional<Seen> own_way(const Slab& slab, const Box& out, bool input_gradient) const {
-    if (!own_way_pays(out, input_gradient)) return std::nullopt;
+  std::optional<Seen> own_way(const Slab& slab, const Box& out, ConvPass pass) const {
+    if (!own_ || !own_->pays(out, pass)) return std::nullopt;
     const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);
     const Reach columns = reach(op_.windows.width, out.width(), slab.box.width(), input_.width);
     if (rows.seen.empty() || columns.seen.empty()) return std::nullopt;
@@ -220,7 +192,7 @@ class ConvKernel final : public Kernel {
     p.stride = {op_.windows.height.stride, op_.windows.width.stride};
     // oneDNN 2.6 writes past its scratch memory in the weight gradient of these, and the result is wrong. Picking the
     // pixels beforehand is what it would do inside.
-    if (p.input.is_cpu() && op_.windows.height.kernel == 1 && op_.windows.width.kernel == 1 &&
+    if (by_onednn_ && op_.windows.height.kernel == 1 && op_.windows.width.kernel == 1 &&
         p.stride != std::array<std::int64_t, 2>{1, 1} && p.pad == std::array<std::int64_t, 2>{0, 0}) {
       p.whole = p.input.sizes().vec();
       p.input = channels_last(every_stride(p.input).narrow(2, 0, out.height().size()).narrow(3, 0, out.width().size()));
@@ -319,18 +291,45 @@ class ConvKernel final : public Kernel {
   const Conv& op_;
   const Shape input_;
   NodeParameters parameters_;
+  const std::unique_ptr<ConvWay> own_;
+  const bool by_onednn_;
 };
+
+// Own ways know square windows without dilation or groups.
+std::optional<ConvFacts> facts_of(const KernelRequest& r) {
+  const auto& op = r.op<Conv>();
+  const auto &rows = op.windows.height, &columns = op.windows.width;
+  if (rows.kernel != columns.kernel || rows.stride != columns.stride || rows.dilation != 1 || columns.dilation != 1 ||
+      op.options.groups != 1)
+    return std::nullopt;
+  return ConvFacts{.kernel = rows.kernel,
+                   .stride = rows.stride,
+                   .in_channels = r.input_shapes()[0].channels,
+                   .out_channels = op.options.out,
+                   .bias = op.options.bias,
+                   .dtype = r.activations.dtype().toScalarType()};
+}
+
+std::unique_ptr<Kernel> make_gpu_conv(const KernelRequest& r) {
+  const auto facts = facts_of(r);
+  auto own = facts ? gpu_conv_way(*facts) : nullptr;
+  // Own kernels count in 64 bits. Where they are too small to pay, nothing is large.
+  const bool small = own && own->pays(r.node().shape.box({0, 1}), ConvPass::input_gradient);
+  auto kernel = std::make_unique<ConvKernel>(r, std::move(own));
+  if (small) return kernel;
+  // What cuDNN counts in 32 bits, less something for the padding.
+  constexpr std::int64_t most = (std::int64_t{1} << 31) - (std::int64_t{1} << 27);
+  return in_bands(std::move(kernel), r.op<Conv>().options.out, most);
+}
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_conv_kernel(const Conv& op, const Shape& input, NodeParameters parameters) {
-  const bool on_gpu = !parameters.values[0].is_cpu();
-  auto kernel = std::make_unique<ConvKernel>(op, input, std::move(parameters));
-  // Own kernels count in 64 bits. Where they are too small to pay, nothing is large.
-  if (!on_gpu || kernel->own_way_pays(op.windows.apply(input, op.options.out).box({0, 1}), true)) return kernel;
-  // What cuDNN counts in 32 bits, less something for the padding.
-  constexpr std::int64_t most = (std::int64_t{1} << 31) - (std::int64_t{1} << 27);
-  return in_bands(std::move(kernel), op.options.out, most);
+void add_conv_kernels(Kernels& kernels) {
+  kernels.add("conv", {"cuda", [](const KernelRequest& r) { return r.on_gpu(); }, make_gpu_conv});
+  kernels.add("conv", [](const KernelRequest& r) {
+    const auto facts = facts_of(r);
+    return std::make_unique<ConvKernel>(r, facts ? winograd_way(*facts) : nullptr);
+  });
 }
 
 }  // namespace tessera

@@ -151,6 +151,63 @@ AffineSumJob sum_job(const std::vector<Affine>& terms, bool relu, const at::Tens
   return job;
 }
 
+FormulaView view_of(const loops::Formula& f) {
+  return {f.combine == Combine::product, f.activation ? static_cast<int>(f.activation->kind) : -1,
+          f.activation ? f.activation->parameter : 0};
+}
+
+// Sums that are left as they are, or cut off below zero.
+at::Tensor sums_of_simple(const std::vector<at::Tensor>& gradients, const Derivative& d,
+                          const std::vector<const Affine*>& terms, const at::Tensor& g) {
+  const at::Tensor none;
+  const auto count = static_cast<std::int64_t>(terms.size()), channels = gradients[0].size(1);
+  const Affine* const mask = d.formula.is_relu() && !d.output.defined() ? d.terms[0] : nullptr;
+  const Field field = field_of(gradients[0], gradients.back(), d.output, mask ? mask->x : none,
+                               count > 0 ? terms.front()->x : none, count > 0 ? terms.back()->x : none, g);
+  at::Tensor out = at::empty({count, 2, channels}, doubles(gradients[0]));
+  const at::Tensor partials =
+      at::empty({count > 0 ? reduction_blocks(field) : 0, count, 2, channels}, sums(gradients[0]));
+  GradientSumsJob job;
+  job.gradients[0] = view_of(gradients[0]);
+  if (gradients.size() > 1) job.gradients[1] = view_of(gradients[1]);
+  job.output = view_of(d.output);
+  job.mask_by_term = mask != nullptr;
+  if (mask) job.mask = view_of(*mask);
+  job.terms = static_cast<int>(count);
+  for (std::size_t t = 0; t < terms.size(); ++t) job.term[t] = view_of(*terms[t]);
+  job.g = view_of(g);
+  job.partials = count > 0 ? partials.data_ptr() : nullptr;
+  job.sums = count > 0 ? out.data_ptr<double>() : nullptr;
+  gradient_sums(field, job, current_stream());
+  return out;
+}
+
+// One kernel takes the sums of all terms; those that were asked for are picked.
+at::Tensor sums_of_any(const std::vector<at::Tensor>& gradients, const Derivative& d,
+                       const std::vector<const Affine*>& terms, const std::array<at::Tensor, 2>& g) {
+  // Where the derivative is read from the output, a term that nobody asks for is not there: any slab will do for it.
+  const Affine nothing{gradients[0], {}};
+  const std::vector<const Affine*> all = d.terms.empty() ? std::vector<const Affine*>{&nothing} : d.terms;
+  const std::int64_t channels = gradients[0].size(1), count = static_cast<std::int64_t>(all.size());
+  const Field field =
+      field_of(gradients[0], gradients.back(), d.output, all.front()->x, all.back()->x, g[0], g[1]);
+  at::Tensor out = at::empty({count, 2, channels}, doubles(gradients[0]));
+  const at::Tensor partials = at::empty({reduction_blocks(field), count, 2, channels}, sums(gradients[0]));
+  GradientJob job;
+  job.formula = view_of(d.formula);
+  job.gradients[0] = view_of(gradients[0]);
+  if (gradients.size() > 1) job.gradients[1] = view_of(gradients[1]);
+  job.output = view_of(d.output);
+  job.terms = static_cast<int>(count);
+  for (std::size_t t = 0; t < all.size(); ++t) job.term[t] = view_of(*all[t]);
+  for (std::size_t t = 0; t < g.size(); ++t) job.g[t] = view_of(g[t]);
+  job.partials = partials.data_ptr();
+  job.sums = out.data_ptr<double>();
+  gradient(field, job, current_stream());
+  if (terms.size() == all.size() || terms.empty()) return out;
+  return out.narrow(0, terms[0] == all[0] ? 0 : 1, 1);
+}
+
 }  // namespace
 
 bool built() { return true; }
@@ -183,12 +240,12 @@ at::Tensor moments(const at::Tensor& x) {
   return out;
 }
 
-Normed finish_norm(const at::Tensor& all, std::int64_t offset, const Norm& norm) {
+Normed finish_norm(const at::Tensor& all, const Norm& norm) {
   const c10::cuda::CUDAGuard guard(all.device());
   const std::int64_t channels = norm.weight.size(0);
   Normed out{at::empty({3, channels}, norm.weight.options()), at::empty({channels + 1}, all.options())};
   NormJob job;
-  job.moments = all.data_ptr<double>() + offset;
+  job.moments = all.data_ptr<double>();
   job.ranks = static_cast<int>(all.size(0));
   job.rank_stride = all.stride(0);
   job.channels = small(channels);
@@ -206,50 +263,43 @@ Normed finish_norm(const at::Tensor& all, std::int64_t offset, const Norm& norm)
   return out;
 }
 
-void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
+void evaluate(const std::vector<Affine>& terms, const loops::Formula& formula, const at::Tensor& out) {
   if (out.numel() == 0) return;
   const c10::cuda::CUDAGuard guard(out.device());
-  affine_sum(field_of(out, terms.front().x, terms.back().x), sum_job(terms, relu, out), current_stream());
+  const Field field = field_of(out, terms.front().x, terms.back().x);
+  if (formula.simple()) return affine_sum(field, sum_job(terms, formula.is_relu(), out), current_stream());
+  EvaluateJob job;
+  job.formula = view_of(formula);
+  job.terms = static_cast<int>(terms.size());
+  for (std::size_t t = 0; t < terms.size(); ++t) job.term[t] = view_of(terms[t]);
+  job.out = view_of(out);
+  evaluate(field, job, current_stream());
 }
 
-at::Tensor sum_with_moments(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
+at::Tensor evaluate_with_moments(const std::vector<Affine>& terms, const loops::Formula& formula,
+                                 const at::Tensor& out) {
+  if (!formula.simple()) {
+    evaluate(terms, formula, out);
+    return moments(out);
+  }
   const c10::cuda::CUDAGuard guard(out.device());
   at::Tensor found = at::empty({1 + 2 * out.size(1)}, doubles(out));
   if (out.numel() == 0) return found.zero_();
   const Field field = field_of(out, terms.front().x, terms.back().x);
   const at::Tensor partials = at::empty({reduction_blocks(field), 2, out.size(1)}, sums(out));
-  AffineSumJob job = sum_job(terms, relu, out);
+  AffineSumJob job = sum_job(terms, formula.is_relu(), out);
   job.partials = partials.data_ptr();
   job.moments = found.data_ptr<double>();
   affine_sum(field, job, current_stream());
   return found;
 }
 
-at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Mask& mask,
-                         const std::vector<const Affine*>& terms, const at::Tensor& g) {
+at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Derivative& d,
+                         const std::vector<const Affine*>& terms, const std::array<at::Tensor, 2>& g) {
   ensure(gradients.size() <= 2 && terms.size() <= 2, "no GPU kernel for ", gradients.size(), " gradients and ",
          terms.size(), " terms");
   const c10::cuda::CUDAGuard guard(gradients[0].device());
-  const at::Tensor none;
-  const auto count = static_cast<std::int64_t>(terms.size()), channels = gradients[0].size(1);
-  const Field field = field_of(gradients[0], gradients.back(), mask.output, mask.input ? mask.input->x : none,
-                               count > 0 ? terms.front()->x : none, count > 0 ? terms.back()->x : none, g);
-  at::Tensor out = at::empty({count, 2, channels}, doubles(gradients[0]));
-  const at::Tensor partials =
-      at::empty({count > 0 ? reduction_blocks(field) : 0, count, 2, channels}, sums(gradients[0]));
-  GradientSumsJob job;
-  job.gradients[0] = view_of(gradients[0]);
-  if (gradients.size() > 1) job.gradients[1] = view_of(gradients[1]);
-  job.output = view_of(mask.output);
-  job.mask_by_term = mask.input != nullptr;
-  if (mask.input) job.mask = view_of(*mask.input);
-  job.terms = static_cast<int>(count);
-  for (std::size_t t = 0; t < terms.size(); ++t) job.term[t] = view_of(*terms[t]);
-  job.g = view_of(g);
-  job.partials = count > 0 ? partials.data_ptr() : nullptr;
-  job.sums = count > 0 ? out.data_ptr<double>() : nullptr;
-  gradient_sums(field, job, current_stream());
-  return out;
+  return d.formula.simple() ? sums_of_simple(gradients, d, terms, g[0]) : sums_of_any(gradients, d, terms, g);
 }
 
 at::Tensor finish_norm_gradient(const at::Tensor& own, const at::Tensor& total, const Normed& normed,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/geometry/box.h"
+#include "tessera/ops/pointwise_loops.h"
 #include "tessera/ops/slab.h"
 
 namespace tessera {
@@ -38,24 +39,28 @@ struct Normed {
   at::Tensor coefficients;  ///< [3, channels]: mean, scale, shift
   at::Tensor deviation;     ///< channels + 1 doubles: 1/deviation, count
 };
-/// `moments` is [ranks, ...]; a rank's begin at `offset` of its row.
-Normed finish_norm(const at::Tensor& moments, std::int64_t offset, const Norm& norm);
+/// `moments` is [ranks, 1 + 2·channels].
+Normed finish_norm(const at::Tensor& moments, const Norm& norm);
 
 struct Affine {
   at::Tensor x;
   at::Tensor coefficients;  ///< undefined: x as it is
 };
-void affine_sum(const std::vector<Affine>& terms, bool relu, const at::Tensor& out);
+/// out = formula(terms). One or two terms.
+void evaluate(const std::vector<Affine>& terms, const loops::Formula& formula, const at::Tensor& out);
 /// The same, and returns moments(out).
-at::Tensor sum_with_moments(const std::vector<Affine>& terms, bool relu, const at::Tensor& out);
+at::Tensor evaluate_with_moments(const std::vector<Affine>& terms, const loops::Formula& formula,
+                                 const at::Tensor& out);
 
-struct Mask {
+/// As in pointwise_loops.h.
+struct Derivative {
+  loops::Formula formula;
   at::Tensor output;
-  const Affine* input = nullptr;
+  std::vector<const Affine*> terms;
 };
-/// [terms, 2, channels] doubles; `g` is written where it is defined.
-at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Mask& mask,
-                         const std::vector<const Affine*>& terms, const at::Tensor& g);
+/// [summed, 2, channels] doubles; as in pointwise_loops.h.
+at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Derivative& derivative,
+                         const std::vector<const Affine*>& summed, const std::array<at::Tensor, 2>& g);
 
 /// `own` and `total` are [2, channels]. Returns a, b and c of the input's gradient.
 at::Tensor finish_norm_gradient(const at::Tensor& own, const at::Tensor& total, const Normed& normed,

@@ -82,6 +82,33 @@ struct GradientSumsJob {
 };
 void gradient_sums(const Field& field, const GradientSumsJob& job, void* stream);
 
+/// What any formula computes of its terms: act(a ∘ b).
+struct FormulaView {
+  bool product = false;
+  int activation = -1;  ///< an ActivationKind; -1: none
+  double parameter = 0;
+};
+struct EvaluateJob {
+  FormulaView formula;
+  int terms = 1;
+  AffineView term[2];
+  View out;
+};
+void evaluate(const Field& field, const EvaluateJob& job, void* stream);
+
+/// The gradient of each term, and Σ g and Σ g·(x - mean) of it.
+struct GradientJob {
+  FormulaView formula;
+  View gradients[2];  ///< the second may be missing
+  View output;        ///< where it is there, the derivative is read from it
+  int terms = 1;
+  AffineView term[2];
+  View g[2];                 ///< each may be missing; the first may be one of the gradients
+  void* partials = nullptr;  ///< blocks × terms × 2 × channels sums
+  double* sums = nullptr;    ///< terms × 2 × channels
+};
+void gradient(const Field& field, const GradientJob& job, void* stream);
+
 /// Adds a rank's own sums to the norm's gradients, and makes a, b and c of dx = a·g + b·(x - mean) + c from those of
 /// all that was normalised together.
 struct NormGradientJob {

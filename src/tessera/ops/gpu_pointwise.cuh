@@ -88,6 +88,23 @@ __device__ void add_partials(const A* partials, int blocks, int pairs, std::uint
   for (int k = 0; k < 2; ++k) sums[k] = shared[k][0][threadIdx.x];
 }
 
+template <class A>
+__global__ void finish_sums_kernel(std::uint32_t channels, const A* partials, int blocks, int terms, double* out) {
+  double sums[2];
+  add_partials(partials, blocks, terms, channels, sums);
+  const std::uint32_t channel = blockIdx.x * tile + threadIdx.x;
+  if (threadIdx.y != 0 || channel >= channels) return;
+  for (int k = 0; k < 2; ++k) out[(2 * blockIdx.y + k) * channels + channel] = sums[k];
+}
+
+/// The means of an affine term; zeros where it has no coefficients.
+template <class A, int count>
+__device__ inline void read_means(const void* coefficients, std::uint32_t first, A (&means)[count]) {
+  if (const A* values = static_cast<const A*>(coefficients)) return read_row(values + first, means);
+#pragma unroll
+  for (int i = 0; i < count; ++i) means[i] = A(0);
+}
+
 inline Shape2 sum_shape(const Field& f) {
   const int per_group = !f.vector ? 1 : f.number == Number::bfloat16 ? 8 : f.number == Number::float32 ? 4 : 2;
   return shape_of(f.pixels(), (f.channels + per_group - 1) / per_group, sum_blocks_each);

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(block_threads, 2)
     if constexpr (mask == MaskKind::term) by.read(job.mask.coefficients, walk.channels, first);
     A mean[terms > 0 ? terms : 1][count];
 #pragma unroll
-    for (int t = 0; t < terms; ++t) read_row(static_cast<const A*>(job.term[t].coefficients) + first, mean[t]);
+    for (int t = 0; t < terms; ++t) read_means<A, count>(job.term[t].coefficients, first, mean[t]);
     struct Read {
       Pack<T, count> dy0, dy1, output, x[2];
     };
@@ -59,15 +59,6 @@ __global__ void __launch_bounds__(block_threads, 2)
     down_the_pixels<ahead>(walk, read, take);
   }
   if constexpr (terms > 0) add_up<A, kinds, count>(sums, walk, partials);
-}
-
-template <class A>
-__global__ void finish_sums_kernel(std::uint32_t channels, const A* partials, int blocks, int terms, double* out) {
-  double sums[2];
-  add_partials(partials, blocks, terms, channels, sums);
-  const std::uint32_t channel = blockIdx.x * tile + threadIdx.x;
-  if (threadIdx.y != 0 || channel >= channels) return;
-  for (int k = 0; k < 2; ++k) out[(2 * blockIdx.y + k) * channels + channel] = sums[k];
 }
 
 template <class A>

@@ -5,6 +5,7 @@
 #include <ATen/ops/mm.h>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/families.h"
 #include "tessera/ops/kernel.h"
 
 namespace tessera {
@@ -30,7 +31,6 @@ class FlattenKernel final : public Kernel {
     const at::Tensor dx = gradient.data.reshape({gradient.data.size(0), input_.channels, input_.height, input_.width});
     return {{channels_last(dx), input_.box(gradient.box.batch())}};
   }
-  BackwardNeeds needs() const override { return {{false}}; }
 
  private:
   const Shape input_;
@@ -57,7 +57,6 @@ class LinearKernel final : public Kernel {
       parameters_.gradients[0].add_(at::mm(gradient.t(), as_matrix(args.inputs[0])));
     if (op_.options.bias) parameters_.gradients[1].add_(gradient.sum(0));
   }
-  BackwardNeeds needs() const override { return {{true}}; }
   bool has_weights() const override { return true; }
 
  private:
@@ -88,7 +87,6 @@ class CrossEntropyKernel final : public Kernel {
     if (args.pass.options.dtype() == at::kBFloat16) dx = dx.to(at::kBFloat16);
     return {as_plane(dx, args.gradients[0].box)};
   }
-  BackwardNeeds needs() const override { return {{false}}; }
 
  private:
   bool by_pixel() const { return op_.labels == LabelKind::pixel; }
@@ -114,12 +112,13 @@ class CrossEntropyKernel final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_flatten_kernel(const Shape& input) { return std::make_unique<FlattenKernel>(input); }
-std::unique_ptr<Kernel> make_linear_kernel(const Linear& op, NodeParameters parameters) {
-  return std::make_unique<LinearKernel>(op, std::move(parameters));
-}
-std::unique_ptr<Kernel> make_cross_entropy_kernel(const CrossEntropy& op) {
-  return std::make_unique<CrossEntropyKernel>(op);
+void add_head_kernels(Kernels& kernels) {
+  kernels.add("flatten", [](const KernelRequest& r) { return std::make_unique<FlattenKernel>(r.input_shapes()[0]); });
+  kernels.add("linear", [](const KernelRequest& r) {
+    return std::make_unique<LinearKernel>(r.op<Linear>(), r.parameters_of_node());
+  });
+  kernels.add("cross_entropy",
+              [](const KernelRequest& r) { return std::make_unique<CrossEntropyKernel>(r.op<CrossEntropy>()); });
 }
 
 }  // namespace tessera

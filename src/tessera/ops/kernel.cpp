@@ -1,30 +1,42 @@
 #include "tessera/ops/kernel.h"
 
 #include "tessera/base/error.h"
+#include "tessera/ops/families.h"
 
 namespace tessera {
 
-Slab Kernel::recompute(const ForwardArgs&) {
-  ensure(false, "this operation's output cannot be made again");
-  return {};
+at::Tensor agreed_alone(const Offer& offer) {
+  return offer.how == Offer::How::gather && offer.data.defined() ? offer.data.unsqueeze(0) : offer.data;
 }
 
-std::unique_ptr<Kernel> make_kernel(const Graph& graph, const Node& node, NodeParameters parameters) {
-  const auto shapes = graph.input_shapes(node);
-  const Operation* op = node.op.get();
-  if (auto* o = dynamic_cast<const Conv*>(op)) return make_conv_kernel(*o, shapes[0], std::move(parameters));
-  if (auto* o = dynamic_cast<const ConvTranspose*>(op))
-    return make_conv_transpose_kernel(*o, shapes[0], std::move(parameters));
-  if (auto* o = dynamic_cast<const Upsample*>(op)) return make_upsample_kernel(*o, shapes[0]);
-  if (auto* o = dynamic_cast<const MaxPool*>(op)) return make_max_pool_kernel(*o, shapes[0]);
-  if (auto* o = dynamic_cast<const AvgPool*>(op)) return make_avg_pool_kernel(*o, shapes[0]);
-  if (dynamic_cast<const GlobalAvgPool*>(op)) return make_global_avg_pool_kernel(shapes[0]);
-  if (dynamic_cast<const Concat*>(op)) return make_concat_kernel(shapes);
-  if (auto* o = dynamic_cast<const Dropout*>(op)) return make_dropout_kernel(*o, shapes[0], node.name);
-  if (dynamic_cast<const Flatten*>(op)) return make_flatten_kernel(shapes[0]);
-  if (auto* o = dynamic_cast<const Linear*>(op)) return make_linear_kernel(*o, std::move(parameters));
-  if (auto* o = dynamic_cast<const CrossEntropy*>(op)) return make_cross_entropy_kernel(*o);
-  throw Error(concat("node '", node.name, "': there is no kernel for operation '", op->kind(), "'"));
+Slab Kernel::recompute(const ForwardArgs& args) {
+  Saved scratch;
+  return forward({args.inputs, args.out, args.owned, args.pass, scratch, args.into});
+}
+
+void Kernels::add(std::string_view kind, KernelWay way) { ways_.emplace_back(kind, std::move(way)); }
+
+void Kernels::add(std::string_view kind, std::function<std::unique_ptr<Kernel>(const KernelRequest&)> make) {
+  add(kind, {"general", [](const KernelRequest&) { return true; }, std::move(make)});
+}
+
+std::unique_ptr<Kernel> Kernels::make(const KernelRequest& request) const {
+  const std::string_view kind = request.step.pointwise ? pointwise_kind : request.node().op->kind();
+  for (const auto& [name, way] : ways_)
+    if (name == kind && way.accepts(request)) return way.make(request);
+  throw Error(concat("node '", request.node().name, "': there is no kernel for operation '", kind,
+                     "'; register one with RegisterKernel (docs/own_model.md)"));
+}
+
+Kernels& kernels() {
+  static Kernels all = [] {
+    Kernels made;
+    for (const auto add : {add_pointwise_kernels, add_conv_kernels, add_pool_kernels, add_upsample_kernels,
+                           add_channel_kernels, add_dropout_kernels, add_norm_kernels, add_head_kernels})
+      add(made);
+    return made;
+  }();
+  return all;
 }
 
 }  // namespace tessera

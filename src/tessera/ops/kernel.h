@@ -1,5 +1,6 @@
-// What one step of a network does to tensors. A kernel is made once for a step, holds the step's parameters, and keeps
-// nothing of a pass: what backward wants of forward goes into the caller's `Saved`.
+// What one step of a program does to tensors. A kernel is made once for a step, holds the step's parameters, and keeps
+// nothing of a pass: what backward wants of forward goes into the caller's `Saved`. No kernel waits for another rank:
+// what ranks must agree on it offers, and gets back when they have.
 #pragma once
 
 #include <functional>
@@ -8,10 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/meter.h"
-#include "tessera/comm/communicator.h"
-#include "tessera/graph/graph.h"
 #include "tessera/ops/slab.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 
@@ -22,19 +21,12 @@ struct NodeParameters {
   std::vector<at::Tensor> gradients;
 };
 
-/// How a micro enters the running statistics. Sequential training lets them decay once a micro, in the order of the
+/// How a micro enters the running statistics. Sequential training lets them decay once per micro, in the order of the
 /// micros; so after a step of n micros they are d^n·old + Σ d^(n-1-i)·(1-d)·new_i, whoever runs micro i, and when. Each
 /// rank adds its terms to the accumulators, which are summed over ranks like gradients.
 struct StatisticsShare {
   std::int64_t micro = 0, micros = 1;  ///< i and n
   double share = 1;                    ///< of this rank among those that have the same statistics
-};
-
-/// Who a kernel has to agree with. Null: alone.
-struct KernelGroups {
-  Meter* meter = nullptr;         ///< counts the time that it takes
-  Communicator* norm = nullptr;   ///< ranks whose samples and tiles are normalised together
-  Communicator* tiles = nullptr;  ///< ranks that hold tiles of the same samples; the first has the upper left one
 };
 
 /// What all kernels of a pass may know of the run.
@@ -51,16 +43,28 @@ struct PassInfo {
   std::int64_t first_sample = 0;
   StatisticsShare statistics = {};
   at::TensorOptions options = at::kFloat;  ///< of activations
-  KernelGroups groups = {};
   /// The network as it is used, not trained: running statistics, nothing dropped, nothing kept for backward.
   bool evaluating = false;
 };
 
 using Saved = std::vector<at::Tensor>;
 
+/// What this rank brings to an agreement. The group is the step's (Step::agreement). Undefined data: there is nothing to
+/// agree on in this pass, on any rank of the group.
+struct Offer {
+  enum class How {
+    sum,     ///< all get the sum of what the ranks bring
+    gather,  ///< all get what each rank brings, one row per rank
+  };
+  at::Tensor data;
+  How how = How::sum;
+};
+/// What a rank without company agrees on with itself.
+at::Tensor agreed_alone(const Offer& offer);
+
 struct ForwardArgs {
   std::span<const Slab> inputs;
-  Box out;    ///< the box of the output to make
+  Box out;    ///< the box of the output to make; empty where the rank only takes part in the agreement
   Box owned;  ///< the part of it that no other rank owns; of the input where the operation reduces positions
   const PassInfo& pass;
   Saved& saved;
@@ -70,14 +74,20 @@ struct ForwardArgs {
   /// messages are then on their way while it makes the inside.
   Box inside = {};
   std::function<void()> edges_ready = {};
+  at::Tensor agreed = {};  ///< what came of offer()
+
+  /// `into`, or new memory of this type.
+  Slab place(std::int64_t channels, const at::TensorOptions& options) const {
+    return into.defined() ? into : empty_slab(out, channels, options);
+  }
 };
 
 struct BackwardArgs {
-  /// Data is there for the inputs that needs() names; all have their boxes.
+  /// Data is there for the inputs that the step needs; all have their boxes.
   std::span<const Slab> inputs;
-  Slab output;  ///< data only if needs() names it
+  Slab output;  ///< data only if the step needs it
   /// The output's gradient: the sum of these, each all over the box that forward made. Two only if the kernel
-  /// takes_gradient_terms(); none where the output belongs to another rank and the operation reduces positions. The
+  /// takes_gradient_terms(); none where the rank has no part of the output and only takes part in the agreement. The
   /// kernel may overwrite those whose tensor nobody else holds.
   std::vector<Slab> gradients;
   /// Which inputs want a gradient.
@@ -88,21 +98,8 @@ struct BackwardArgs {
   Box owned;  ///< as in forward
   const PassInfo& pass;
   Saved& saved;
-  /// Does a piece of other work while messages are under way; false where there is none left.
-  std::function<bool()> meanwhile = {};
-};
-
-/// Kernel::recompute() for kernels whose forward has no other side effect than what it saves.
-template <class K>
-Slab forward_again(K& kernel, const ForwardArgs& args) {
-  Saved scratch;
-  return kernel.forward({args.inputs, args.out, args.owned, args.pass, scratch, args.into});
-}
-
-/// What backward wants to see again.
-struct BackwardNeeds {
-  std::vector<bool> inputs;
-  bool output = false;
+  at::Tensor agreed = {};  ///< what came of offer_gradient()
+  Saved between = {};      ///< what offer_gradient() leaves for input_gradients()
 };
 
 /// Thread-safe as long as no two threads run weight gradients or update running statistics at once: a rank is a thread.
@@ -110,37 +107,77 @@ class Kernel {
  public:
   virtual ~Kernel() = default;
 
+  /// Comes before forward(), on every rank of the group, if the step has an agreement.
+  virtual Offer offer(const ForwardArgs& args) { return {}; }
   virtual Slab forward(const ForwardArgs& args) = 0;
   /// Makes the output of an earlier forward pass again from the same inputs and what was saved, without side effects.
-  /// Only kernels that are cheap to repeat offer it.
+  /// By default forward() does it, with what it saves thrown away.
   virtual Slab recompute(const ForwardArgs& args);
-  /// One slab an input, undefined where not wanted. A slab may cover less than the input's box: the rest is zero.
+
+  /// Comes before input_gradients(), on every rank of the group, if the step has an agreement.
+  virtual Offer offer_gradient(BackwardArgs& args) { return {}; }
+  /// One slab per input, undefined where not wanted. A slab may cover less than the input's box: the rest is zero.
   virtual std::vector<Slab> input_gradients(BackwardArgs& args) = 0;
   /// Adds to the gradients of the node's parameters. May be called after input_gradients, with the same arguments.
   virtual void weight_gradients(BackwardArgs& args) {}
 
-  virtual BackwardNeeds needs() const = 0;
   virtual bool has_weights() const { return false; }
   virtual bool takes_gradient_terms() const { return false; }
   virtual bool takes_addend(std::size_t input) const { return false; }
+  /// Whether input_gradients() has something to do even where nobody wants a gradient: it adds to parameters.
+  virtual bool runs_without_wanted() const { return false; }
 };
 
-/// The kernel of one node, for every operation that is not point-wise (those are fused: see pointwise.h). Throws for an
-/// operation that has none.
-std::unique_ptr<Kernel> make_kernel(const Graph& graph, const Node& node, NodeParameters parameters);
+/// What a kernel is made for. All must outlive the kernel.
+struct KernelRequest {
+  const Graph& graph;
+  const Step& step;
+  std::function<NodeParameters(const Node&)> parameters;
+  at::TensorOptions activations;  ///< device and type
 
-// One maker an operation, each in the file of its name.
-std::unique_ptr<Kernel> make_conv_kernel(const Conv& op, const Shape& input, NodeParameters parameters);
-std::unique_ptr<Kernel> make_conv_transpose_kernel(const ConvTranspose& op, const Shape& input,
-                                                   NodeParameters parameters);
-std::unique_ptr<Kernel> make_upsample_kernel(const Upsample& op, const Shape& input);
-std::unique_ptr<Kernel> make_max_pool_kernel(const MaxPool& op, const Shape& input);
-std::unique_ptr<Kernel> make_avg_pool_kernel(const AvgPool& op, const Shape& input);
-std::unique_ptr<Kernel> make_global_avg_pool_kernel(const Shape& input);
-std::unique_ptr<Kernel> make_concat_kernel(std::vector<Shape> inputs);
-std::unique_ptr<Kernel> make_dropout_kernel(const Dropout& op, const Shape& input, const std::string& name);
-std::unique_ptr<Kernel> make_flatten_kernel(const Shape& input);
-std::unique_ptr<Kernel> make_linear_kernel(const Linear& op, NodeParameters parameters);
-std::unique_ptr<Kernel> make_cross_entropy_kernel(const CrossEntropy& op);
+  const Node& node() const { return graph.node({step.node}); }
+  std::vector<Shape> input_shapes() const { return graph.input_shapes(node()); }
+  NodeParameters parameters_of_node() const { return parameters(node()); }
+  bool on_gpu() const { return activations.device().is_cuda(); }
+  /// The operation as what its kind says that it is.
+  template <class Op>
+  const Op& op() const {
+    return dynamic_cast<const Op&>(*node().op);
+  }
+};
+
+/// One way to run an operation.
+struct KernelWay {
+  std::string name;  ///< "loops", "cuda", ...
+  std::function<bool(const KernelRequest&)> accepts;
+  std::function<std::unique_ptr<Kernel>(const KernelRequest&)> make;
+};
+
+/// The ways of every kind of operation; of those that accept a step, the one that was added first takes it.
+class Kernels {
+ public:
+  void add(std::string_view kind, KernelWay way);
+  /// A way that accepts everything.
+  void add(std::string_view kind, std::function<std::unique_ptr<Kernel>(const KernelRequest&)> make);
+  /// Throws Error if nothing accepts the step.
+  std::unique_ptr<Kernel> make(const KernelRequest& request) const;
+
+ private:
+  std::vector<std::pair<std::string, KernelWay>> ways_;
+};
+
+/// Point-wise steps, whatever their nodes are, are of this kind.
+inline constexpr std::string_view pointwise_kind = "pointwise";
+
+/// Those that Tessera knows, and those that a program has registered before it runs anything.
+Kernels& kernels();
+
+/// For operations outside of Tessera, at namespace scope: const RegisterKernel mine("my_operation", make_it);
+struct RegisterKernel {
+  template <class Make>
+  RegisterKernel(std::string_view kind, Make make) {
+    kernels().add(kind, std::move(make));
+  }
+};
 
 }  // namespace tessera

@@ -23,6 +23,7 @@
 namespace tessera::lanes {
 
 #define TESSERA_INLINE inline __attribute__((always_inline))
+#define TESSERA_INLINE_LAMBDA __attribute__((always_inline))
 
 template <class T>
 struct VectorOf;

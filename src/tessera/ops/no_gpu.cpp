@@ -14,11 +14,11 @@ bool built() { return false; }
 bool has_bfloat16() { return false; }
 std::array<std::uint8_t, 16> identity() { return {}; }
 at::Tensor moments(const at::Tensor&) { refuse(); }
-Normed finish_norm(const at::Tensor&, std::int64_t, const Norm&) { refuse(); }
-void affine_sum(const std::vector<Affine>&, bool, const at::Tensor&) { refuse(); }
-at::Tensor sum_with_moments(const std::vector<Affine>&, bool, const at::Tensor&) { refuse(); }
-at::Tensor gradient_sums(const std::vector<at::Tensor>&, const Mask&, const std::vector<const Affine*>&,
-                         const at::Tensor&) {
+Normed finish_norm(const at::Tensor&, const Norm&) { refuse(); }
+void evaluate(const std::vector<Affine>&, const loops::Formula&, const at::Tensor&) { refuse(); }
+at::Tensor evaluate_with_moments(const std::vector<Affine>&, const loops::Formula&, const at::Tensor&) { refuse(); }
+at::Tensor gradient_sums(const std::vector<at::Tensor>&, const Derivative&, const std::vector<const Affine*>&,
+                         const std::array<at::Tensor, 2>&) {
   refuse();
 }
 at::Tensor finish_norm_gradient(const at::Tensor&, const at::Tensor&, const Normed&, const at::Tensor&,

@@ -1,13 +1,18 @@
-// Batch norm, add and ReLU, fused: one step computes act( Σ affine(x_t) ), where a term is a value as it is or a
-// normalised one. Chains of these operations are bound by memory traffic, so each value is read as few times as can be:
+// Norms, sums, products and activations, fused: one step computes act(a ∘ b), where a term is a value as it is or a
+// normalised one, and ∘ a sum or a product. Chains of these operations are bound by memory traffic, so each value is
+// read as few times as can be:
 //
-//   forward     x -> moments        x (and the other terms) -> out (and its moments)
-//   backward    dy, x -> sums       dy, x -> dx
+//   forward     x -> moments    agree    x (and the other term) -> out (and its moments)
+//   backward    dy, x -> sums   agree    dy, x -> dx
 //
 // The output is cheap to make again from the terms, so it need not be kept for backward.
+//
+// A term of one position stands for all positions: it is folded into the other term's coefficients, sample by sample. A
+// term of one channel stands for all channels: it is spread out first.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,28 +21,46 @@
 namespace tessera {
 
 struct PointwiseTerm {
-  const BatchNorm* norm = nullptr;  ///< null: the value as it is
+  std::optional<NormFormula> norm;  ///< unset: the value as it is
   NodeParameters parameters = {};   ///< of the norm
   std::string name = {};            ///< of the norm's node, for messages
+  Shape shape = {};                 ///< of the value
+  at::ScalarType computed = at::kFloat;  ///< the type that the passes compute in
 };
 
 struct PointwiseOptions {
-  std::vector<PointwiseTerm> terms;  ///< one an input, at most pointwise_max_terms
-  bool relu = false;
-  /// Where backward finds out which outputs ReLU has cut: in the output, or (one term only) in the input.
-  bool mask_from_output = false;
-  std::int64_t channels = 0;
-  bool on_gpu = false;
-  /// Somebody normalises the output: its moments are taken while it is written. GPUs only.
-  bool moments = false;
+  std::vector<PointwiseTerm> terms;  ///< one per input, at most two
+  Combine combine = Combine::sum;
+  std::optional<Activation> activation;
+  bool by_output = false;  ///< where backward reads the activation's derivative: in the output, or in the inputs
+  Shape shape = {};        ///< of the output
+  bool moments = false;    ///< somebody normalises the output: its moments may be taken while it is written
 };
 
-inline constexpr std::size_t pointwise_max_terms = 2;
+PointwiseOptions pointwise_options(const KernelRequest& request);
 
 std::unique_ptr<Kernel> make_pointwise_kernel(PointwiseOptions options);
 std::unique_ptr<Kernel> make_gpu_pointwise_kernel(PointwiseOptions options);
 
+/// The parameters of a norm, by their names: undefined where it has none.
+struct NormTensors {
+  at::Tensor weight, bias;                    ///< values
+  at::Tensor weight_gradient, bias_gradient;  ///< added to
+  at::Tensor mean, variance;                  ///< running statistics
+  at::Tensor mean_sum, variance_sum, count_sum;
+};
+NormTensors tensors_of(const PointwiseTerm& term);
+
 /// What a micro's statistics weigh in the running ones at the end of the step, on this rank.
-double statistics_weight(const PointwiseTerm& term, const StatisticsShare& share);
+double statistics_weight(const NormFormula& norm, const StatisticsShare& share);
+
+/// Throws UsageError: nothing can be normalised over one number.
+void require_numbers(std::int64_t count, const PointwiseTerm& term);
+
+/// What a norm leaves of forward: of each unit, which is all samples together or one sample.
+struct Normed {
+  at::Tensor coefficients;  ///< [units, 3, channels]: mean, scale, shift
+  at::Tensor deviation;     ///< [units, groups + 1] doubles: 1/deviation of each group, and the count
+};
 
 }  // namespace tessera

@@ -1,11 +1,12 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <limits>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/gpu.h"
+#include "tessera/ops/families.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/vectorize.h"
 
@@ -65,24 +66,15 @@ T* pixel(const Rows<T>& rows, const Box& box, std::int64_t sample, std::int64_t 
   return rows.row(sample, y - box.height().begin) + (x - box.width().begin) * rows.channels;
 }
 
-// What both pools share: which input box belongs to an output box, inside the image and the slab.
-Box seen_box(const Windows& windows, const Shape& input, const Box& out) {
-  return intersect(windows.input_of(out), input.box(out.batch()));
-}
-
 class MaxPoolKernel final : public Kernel {
  public:
   MaxPoolKernel(const MaxPool& op, const Shape& input) : op_(op), input_(input) {}
 
   Slab forward(const ForwardArgs& args) override {
-    const Slab in = narrowed(args.inputs[0], seen_box(op_.windows, input_, args.out));
-    Slab out = args.into.defined() ? args.into : empty_slab(args.out, input_.channels, in.data.options());
+    const Slab in = narrowed(args.inputs[0], op_.windows.seen_by(args.out, input_));
+    Slab out = args.place(input_.channels, in.data.options());
     Slab winners = empty_slab(args.out, input_.channels, in.data.options().dtype(at::kByte));
     args.saved = {winners.data};
-    if (in.data.is_cuda()) {
-      gpu::max_pool(op_.windows, input_, {in.data, in.box}, {out.data, out.box}, winners.data);
-      return out;
-    }
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "max_pool", [&] {
       const auto x = rows_of<const scalar_t>(in.data);
       const auto y = rows_of<scalar_t>(out.data);
@@ -103,15 +95,9 @@ class MaxPoolKernel final : public Kernel {
     return out;
   }
 
-  Slab recompute(const ForwardArgs& args) override { return forward_again(*this, args); }
-
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
-    Slab dx = empty_slab(seen_box(op_.windows, input_, gradient.box), input_.channels, gradient.data.options());
-    if (dx.data.is_cuda()) {
-      gpu::max_pool_gradient(op_.windows, input_, {dx.data, dx.box}, {gradient.data, gradient.box}, args.saved[0]);
-      return {dx};
-    }
+    Slab dx = empty_slab(op_.windows.seen_by(gradient.box, input_), input_.channels, gradient.data.options());
     AT_DISPATCH_FLOATING_TYPES(dx.data.scalar_type(), "max_pool_backward", [&] {
       const auto to = rows_of<scalar_t>(dx.data);
       const auto from = rows_of<const scalar_t>(gradient.data);
@@ -135,7 +121,6 @@ class MaxPoolKernel final : public Kernel {
     return {dx};
   }
 
-  BackwardNeeds needs() const override { return {{false}}; }
 
  private:
   template <class Visit>
@@ -157,12 +142,8 @@ class AvgPoolKernel final : public Kernel {
   AvgPoolKernel(const AvgPool& op, const Shape& input) : op_(op), input_(input) {}
 
   Slab forward(const ForwardArgs& args) override {
-    const Slab in = narrowed(args.inputs[0], seen_box(op_.windows, input_, args.out));
-    Slab out = args.into.defined() ? args.into : empty_slab(args.out, input_.channels, in.data.options());
-    if (in.data.is_cuda()) {
-      gpu::avg_pool(op_.windows, input_, op_.count_include_pad, {in.data, in.box}, {out.data, out.box});
-      return out;
-    }
+    const Slab in = narrowed(args.inputs[0], op_.windows.seen_by(args.out, input_));
+    Slab out = args.place(input_.channels, in.data.options());
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "avg_pool", [&] {
       const auto x = rows_of<const scalar_t>(in.data);
       const auto y = rows_of<scalar_t>(out.data);
@@ -181,16 +162,9 @@ class AvgPoolKernel final : public Kernel {
     return out;
   }
 
-  Slab recompute(const ForwardArgs& args) override { return forward_again(*this, args); }
-
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
-    Slab dx = empty_slab(seen_box(op_.windows, input_, gradient.box), input_.channels, gradient.data.options());
-    if (dx.data.is_cuda()) {
-      gpu::avg_pool_gradient(op_.windows, input_, op_.count_include_pad, {dx.data, dx.box},
-                             {gradient.data, gradient.box});
-      return {dx};
-    }
+    Slab dx = empty_slab(op_.windows.seen_by(gradient.box, input_), input_.channels, gradient.data.options());
     AT_DISPATCH_FLOATING_TYPES(dx.data.scalar_type(), "avg_pool_backward", [&] {
       const auto to = rows_of<scalar_t>(dx.data);
       const auto from = rows_of<const scalar_t>(gradient.data);
@@ -208,7 +182,6 @@ class AvgPoolKernel final : public Kernel {
     return {dx};
   }
 
-  BackwardNeeds needs() const override { return {{false}}; }
 
  private:
   // Counts positions of the padded image, as torch does: the window may hang over its end.
@@ -229,29 +202,27 @@ class AvgPoolKernel final : public Kernel {
 class GlobalAvgPoolKernel final : public Kernel {
  public:
   explicit GlobalAvgPoolKernel(const Shape& input) : input_(input) {}
-  Slab forward(const ForwardArgs& args) override {
+  Offer offer(const ForwardArgs& args) override {
+    const at::ScalarType wide = wide_dtype(args.pass.options.dtype().toScalarType());
+    if (args.owned.empty())
+      return {at::zeros({args.owned.batch().size(), input_.channels, 1, 1}, args.pass.options.dtype(wide))};
     const at::Tensor in = narrowed(args.inputs[0], args.owned).data;
-    at::Tensor mean = channels_last(in.sum({2, 3}, /*keepdim=*/true, wide_dtype(in.scalar_type())));
-    mean.div_(input_.height * input_.width);
-    if (Communicator* group = args.pass.groups.tiles) {
-      const Meter::Timed timed(args.pass.groups.meter, Part::norms);
-      group->all_reduce(mean).wait();
-    }
-    return {args.out.empty() ? at::Tensor() : mean.to(in.scalar_type()), args.out};
+    return {channels_last(in.sum({2, 3}, /*keepdim=*/true, wide))};
+  }
+  Slab forward(const ForwardArgs& args) override {
+    if (args.out.empty()) return {{}, args.out};
+    return {args.agreed.div(input_.positions()).to(args.pass.options.dtype().toScalarType()), args.out};
+  }
+  // Who does not own the output has no gradient of it.
+  Offer offer_gradient(BackwardArgs& args) override {
+    if (!args.gradients.empty()) return {args.gradients[0].data.contiguous()};
+    return {at::zeros({args.owned.batch().size(), input_.channels, 1, 1}, args.pass.options)};
   }
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     Slab dx = empty_slab(args.owned, input_.channels, args.pass.options);
-    at::Tensor gradient = args.gradients.empty()
-                              ? at::empty({dx.data.size(0), input_.channels, 1, 1}, dx.data.options())
-                              : args.gradients[0].data.contiguous();
-    if (Communicator* group = args.pass.groups.tiles) {
-      const Meter::Timed timed(args.pass.groups.meter, Part::norms);
-      group->broadcast(gradient, Rank{0}).wait();
-    }
-    dx.data.copy_(gradient.div(input_.height * input_.width).expand(dx.data.sizes()));
+    dx.data.copy_(args.agreed.div(input_.positions()).expand(dx.data.sizes()));
     return {dx};
   }
-  BackwardNeeds needs() const override { return {{false}}; }
 
  private:
   const Shape input_;
@@ -259,14 +230,16 @@ class GlobalAvgPoolKernel final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_max_pool_kernel(const MaxPool& op, const Shape& input) {
-  return std::make_unique<MaxPoolKernel>(op, input);
-}
-std::unique_ptr<Kernel> make_avg_pool_kernel(const AvgPool& op, const Shape& input) {
-  return std::make_unique<AvgPoolKernel>(op, input);
-}
-std::unique_ptr<Kernel> make_global_avg_pool_kernel(const Shape& input) {
-  return std::make_unique<GlobalAvgPoolKernel>(input);
+void add_pool_kernels(Kernels& kernels) {
+  add_gpu_pool_kernels(kernels);
+  kernels.add("max_pool", [](const KernelRequest& r) {
+    return std::make_unique<MaxPoolKernel>(r.op<MaxPool>(), r.input_shapes()[0]);
+  });
+  kernels.add("avg_pool", [](const KernelRequest& r) {
+    return std::make_unique<AvgPoolKernel>(r.op<AvgPool>(), r.input_shapes()[0]);
+  });
+  kernels.add("global_avg_pool",
+              [](const KernelRequest& r) { return std::make_unique<GlobalAvgPoolKernel>(r.input_shapes()[0]); });
 }
 
 }  // namespace tessera

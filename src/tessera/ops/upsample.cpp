@@ -4,6 +4,7 @@
 #include <ATen/ops/upsample_bilinear2d.h>
 #include <ATen/ops/upsample_bilinear2d_backward.h>
 
+#include "tessera/ops/families.h"
 #include "tessera/ops/kernel.h"
 
 namespace tessera {
@@ -38,15 +39,13 @@ class ConvTransposeKernel final : public Kernel {
     const at::Tensor x = rows(narrowed(args.inputs[0], pixels)), w = weights();
     const at::Tensor product =
         op_.options.bias ? at::addmm(parameters_.values[1].repeat({places()}), x, w) : at::mm(x, w);
-    Slab out = args.into.defined() ? args.into : empty_slab(args.out, op_.options.out, product.options());
+    Slab out = args.place(op_.options.out, product.options());
     // A box may cut through blocks: at the end of an odd plane, and where margins are fused.
     Slab plane = args.out == whole ? out : empty_slab(whole, op_.options.out, product.options());
     blocks(plane.data).copy_(product.view(block_sizes(pixels)).permute({0, 1, 3, 2, 4, 5}));
     if (args.out != whole) out.data.copy_(narrowed(plane, args.out).data);
     return out;
   }
-
-  Slab recompute(const ForwardArgs& args) override { return forward(args); }
 
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Box pixels = pixels_of(args.gradients[0].box);
@@ -65,7 +64,6 @@ class ConvTransposeKernel final : public Kernel {
     if (op_.options.bias) parameters_.gradients[1].add_(gradient.data.sum({0, 2, 3}));
   }
 
-  BackwardNeeds needs() const override { return {{true}}; }
   bool has_weights() const override { return true; }
 
  private:
@@ -112,8 +110,6 @@ class UpsampleKernel final : public Kernel {
     return {channels_last(narrowed({plane, whole}, args.out).data), args.out};
   }
 
-  Slab recompute(const ForwardArgs& args) override { return forward(args); }
-
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
     const Box pixels = pixels_of(gradient.box), whole = block_box(pixels, Upsample::scale);
@@ -124,7 +120,6 @@ class UpsampleKernel final : public Kernel {
     return {{channels_last(dx), pixels}};
   }
 
-  BackwardNeeds needs() const override { return {{false}}; }
 
  private:
   Box pixels_of(const Box& out) const {
@@ -138,12 +133,13 @@ class UpsampleKernel final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_conv_transpose_kernel(const ConvTranspose& op, const Shape& input,
-                                                   NodeParameters parameters) {
-  return std::make_unique<ConvTransposeKernel>(op, input, std::move(parameters));
-}
-std::unique_ptr<Kernel> make_upsample_kernel(const Upsample& op, const Shape& input) {
-  return std::make_unique<UpsampleKernel>(op, input);
+void add_upsample_kernels(Kernels& kernels) {
+  kernels.add("conv_transpose", [](const KernelRequest& r) {
+    return std::make_unique<ConvTransposeKernel>(r.op<ConvTranspose>(), r.input_shapes()[0], r.parameters_of_node());
+  });
+  kernels.add("upsample", [](const KernelRequest& r) {
+    return std::make_unique<UpsampleKernel>(r.op<Upsample>(), r.input_shapes()[0]);
+  });
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 namespace {
@@ -26,12 +27,14 @@ struct CellCost {
 
 std::vector<CellCost> cell_costs(const Graph& graph, BalanceBy by) {
   std::vector<CellCost> costs(graph.cells().size());
-  for (const auto& node : graph.nodes()) {
+  const Program program(graph, {0, static_cast<int>(graph.nodes().size())}, Recompute::norm);
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
     auto& cost = costs[static_cast<std::size_t>(node.cell)];
     if (by == BalanceBy::time) {
       cost.shared += node_work(graph, node, 1).total();
     } else {
-      cost.shared += graph.cost(node, 1).elements_kept;
+      if (program.keep[n] == Keep::stored) cost.shared += static_cast<double>(node.shape.elements());
       for (const auto& spec : node.parameters)
         cost.whole += copies_of_a_parameter * static_cast<double>(spec.elements());
     }

@@ -9,6 +9,7 @@
 #include "tessera/base/text.h"
 #include "tessera/plan/balance.h"
 #include "tessera/plan/layout.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 namespace {
@@ -349,7 +350,7 @@ Plan sequential_plan(const Graph& graph, const Plan& plan) {
 
 std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes) {
   const Layout layout = make_layout(graph, plan);
-  Table table({"stage", "grid", "ways", "ranks", "cells", "nodes", "parameters", "GFLOP/rank", "made, one micro",
+  Table table({"stage", "grid", "ways", "ranks", "cells", "nodes", "parameters", "GFLOP/rank", "kept, one micro",
                "exchanges", "messages", "exchanged"});
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
@@ -360,6 +361,8 @@ std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes) 
       cost += graph.cost(node, plan.micro_size());
       for (const auto& spec : node.parameters) parameters += spec.trainable ? spec.elements() : 0;
     }
+    const double kept = kept_elements(graph, Program(graph, {stage.first_node, stage.end_node}, Recompute::norm)) *
+                        static_cast<double>(plan.micro_size());
     const auto cell_of = [&](int n) { return graph.nodes()[static_cast<std::size_t>(n)].cell; };
     const auto members = static_cast<double>(stage.members());
     const auto micros = static_cast<double>(plan.micros());
@@ -371,7 +374,7 @@ std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes) 
     table.row({std::to_string(s), concat(stage.grid), std::to_string(stage.batch_ways), ranks,
                std::to_string(cell_of(stage.end_node - 1) - cell_of(stage.first_node) + 1),
                std::to_string(stage.end_node - stage.first_node), human_count(static_cast<double>(parameters)), gflop,
-               human_bytes(static_cast<std::int64_t>(cost.elements_kept * element_bytes / members)),
+               human_bytes(static_cast<std::int64_t>(kept * element_bytes / members)),
                std::to_string(moved.exchanges * plan.micros()), std::to_string(moved.messages * plan.micros()),
                human_bytes(moved.elements * element_bytes * plan.micros())});
   }
@@ -385,7 +388,7 @@ std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes) 
                  "\n");
   if (plan.fused_layers > 0) head += concat("margins shared by ", plan.fused_layers, " cells\n");
   return head + table.str() +
-         "made: by forward, a rank, before anything is thrown away (--recompute)\n"
+         "kept: from forward to backward, per rank, with --recompute norm\n"
          "exchanges, messages and bytes: of one step and replica, forward and backward, over all ranks of the stage\n";
 }
 

@@ -74,7 +74,7 @@ Evaluator::Evaluator(const Graph& graph, const Plan& plan, const Parameters& par
       place_(place_down(plan, rank_)),
       pipeline_(world ? world->split(replica_, rank_) : nullptr),
       tile_group_(tile_group(world, plan, place_, replica_)),
-      executor_(std::make_unique<Executor>(graph, parameters, Wiring{plan_, layout_, place_, pipeline_.get(), &meter_},
+      executor_(std::make_unique<Executor>(graph, parameters, Wiring{plan_, layout_, place_, pipeline_.get(), nullptr, tile_group_.get(), &meter_},
                                            Recompute::norm)) {
   if (pipeline_) pipeline_->connect(executor_->peers());
 }
@@ -247,7 +247,6 @@ PassInfo Evaluator::pass_of(Interval samples, const at::Tensor& labels) {
   return {.labels = labels,
           .first_sample = samples.begin,
           .options = options_.activations(),
-          .groups = {&meter_, nullptr, tile_group_.get()},
           .evaluating = true};
 }
 

@@ -1,5 +1,7 @@
 #include "tessera/runtime/executor.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 
 #include "tessera/runtime/out_of_memory.h"
@@ -24,14 +26,22 @@ Box without_strips(Box tile, const std::vector<Box>& strips) {
   return tile;
 }
 
+Program stage_program(const Graph& graph, const Plan& plan, const Layout& layout, int stage, Recompute recompute) {
+  const Stage& s = plan.stages[static_cast<std::size_t>(stage)];
+  return Program(graph, {s.first_node, s.end_node}, recompute,
+                 [&](int a, int b) { return layout.at(stage, a).made == layout.at(stage, b).made; });
+}
+
 }  // namespace
 
 Executor::Executor(const Graph& graph, const Parameters& parameters, const Wiring& wiring, Recompute recompute)
     : graph_(graph),
       wiring_(wiring),
-      program_(graph, wiring.plan.stages[static_cast<std::size_t>(wiring.place.stage)],
-               wiring.layout.stages[static_cast<std::size_t>(wiring.place.stage)], parameters, recompute),
+      program_(stage_program(graph, wiring.plan, wiring.layout, wiring.place.stage, recompute)),
       boxes_(graph.nodes().size()) {
+  for (const Step& step : program_.steps)
+    kernels_.push_back(kernels().make(
+        {graph, step, [&](const Node& node) { return parameters.of(node); }, parameters.activations()}));
   const auto& [direction, stage, member] = wiring.place;
   const auto m = static_cast<std::size_t>(member);
   for (int v = 0; v < static_cast<int>(boxes_.size()); ++v) {
@@ -47,13 +57,11 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
     if (2 * inside.volume() > mine.made.volume()) mine.inside = inside;
   }
   for (const Step& step : program_.steps) {
-    const Node& node = graph.node({step.output});
-    const auto shapes = graph.input_shapes(node);
     const Box& out = boxes(step.output).made;
     std::vector<bool> waits;
     for (std::size_t i = 0; i < step.inputs.size(); ++i) {
       const Box whole = graph.shape({step.inputs[i]}).box(out.batch());
-      const Box need = step.reduces || out.empty() ? Box{} : intersect(node.op->input_box(out, i, shapes), whole);
+      const Box need = step.reduces || out.empty() ? Box{} : intersect(input_box(graph, step, out, i), whole);
       const Box& made = boxes(step.inputs[i]).made;
       waits.push_back(made.empty() || !made.contains(need));
     }
@@ -73,6 +81,25 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
     else
       departures_.emplace(transfer.value, link);
   }
+}
+
+at::Tensor Executor::agree(const Step& step, const Offer& offer, const std::function<bool()>& meanwhile) const {
+  Communicator* const group = group_of(step);
+  if (group == nullptr || !offer.data.defined()) return agreed_alone(offer);
+  const bool gather = offer.how == Offer::How::gather;
+  at::Tensor result;
+  if (gather) {
+    auto sizes = offer.data.sizes().vec();
+    sizes.insert(sizes.begin(), group->size());
+    result = at::empty(sizes, offer.data.options());
+  } else {
+    result = offer.data.clone(at::MemoryFormat::Contiguous);  // the rank's own part is still wanted
+  }
+  Pending pending = gather ? group->all_gather(offer.data, result) : group->all_reduce(result);
+  while (meanwhile && !pending.test() && meanwhile()) continue;
+  const Meter::Timed timed(wiring_.meter, Part::norms);
+  pending.wait();
+  return result;
 }
 
 Box Executor::loss_box() const {
@@ -127,7 +154,7 @@ at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& ima
 }
 
 void Executor::forward_step(MicroState& state, std::size_t s) {
-  Step& step = program_.steps[s];
+  const Step& step = program_.steps[s];
   if (wiring_.pipeline) wiring_.pipeline->progress();
   if (runs(step)) {
     for (std::size_t i = 0; i < step.inputs.size(); ++i)
@@ -135,14 +162,17 @@ void Executor::forward_step(MicroState& state, std::size_t s) {
     const auto inputs = gather(state, step);
     const Boxes& out = boxes(step.output);
     ForwardArgs args{inputs, out.made, owned_box(step), state.pass, state.saved[s]};
+    if (step.agreement != Agreement::none) args.agreed = agree(step, kernels_[s]->offer(args));
     if (!out.inside.empty()) {
       args.inside = out.inside;
       args.edges_ready = [&] { exchange_margin(state, step.output); };
     }
     make_framed(state, step.output, [&](const Slab& into) {
       args.into = into;
-      return step.kernel->forward(args);
+      return kernels_[s]->forward(args);
     });
+  } else if (!boxes(step.output).frame.empty()) {
+    value(state, step.output) = new_frame(step.output, state.pass.options);  // others make all that is held of it
   }
   exchange_margin(state, step.output);
   send_away(state, step.output);
@@ -173,24 +203,32 @@ Slab Executor::new_frame(int v, const at::TensorOptions& options) const {
 template <class Make>
 void Executor::make_framed(MicroState& state, int v, const Make& make) const {
   const Box& made = v == 0 ? boxes(v).held : boxes(v).made;
-  if (made.empty() || made == boxes(v).frame) {
+  if (made == boxes(v).frame || boxes(v).frame.empty()) {
     value(state, v) = make(Slab{});
     return;
   }
   value(state, v) = new_frame(v, state.pass.options);
+  if (made.empty()) {
+    make(Slab{});
+    return;
+  }
   const Slab into = narrowed(value(state, v), made), result = make(into);
   if (result.data.data_ptr() != into.data.data_ptr()) into.data.copy_(result.data);
 }
 
 void Executor::restore(MicroState& state, int v) {
-  if (value(state, v).defined()) return;
+  if (value(state, v).defined() || boxes(v).frame.empty()) return;
   const auto s = static_cast<std::size_t>(program_.producer[static_cast<std::size_t>(v)]);
-  Step& step = program_.steps[s];
-  for (int input : step.inputs) restore(state, input);
-  const auto inputs = gather(state, step);
-  make_framed(state, v, [&](const Slab& into) {
-    return step.kernel->recompute({inputs, boxes(v).made, owned_box(step), state.pass, state.saved[s], into});
-  });
+  const Step& step = program_.steps[s];
+  if (boxes(v).made.empty()) {
+    value(state, v) = new_frame(v, state.pass.options);
+  } else {
+    for (int input : step.inputs) restore(state, input);
+    const auto inputs = gather(state, step);
+    make_framed(state, v, [&](const Slab& into) {
+      return kernels_[s]->recompute({inputs, boxes(v).made, owned_box(step), state.pass, state.saved[s], into});
+    });
+  }
   if (const auto margin = state.margins.find(v); margin != state.margins.end()) {
     for (const Slab& strip : margin->second) narrowed(value(state, v), strip.box).data.copy_(strip.data);
     state.margins.erase(margin);

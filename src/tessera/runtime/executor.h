@@ -9,8 +9,12 @@
 #include <vector>
 
 #include "tessera/comm/exchange.h"
+#include "tessera/base/meter.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/ops/kernel.h"
 #include "tessera/plan/layout.h"
-#include "tessera/runtime/program.h"
+#include "tessera/program/program.h"
+#include "tessera/runtime/parameters.h"
 
 namespace tessera {
 
@@ -36,6 +40,7 @@ struct MicroState {
   struct Deferred {
     std::size_t step;
     std::vector<Slab> inputs, gradients;
+    Saved saved;
   };
   std::vector<Deferred> deferred;  ///< the oldest first
 };
@@ -46,6 +51,8 @@ struct Wiring {
   const Layout& layout;
   Plan::Place place;
   Communicator* pipeline = nullptr;  ///< the ranks of the replica; may be null where nothing travels
+  Communicator* norm = nullptr;      ///< ranks whose samples and tiles are normalised together; null: alone
+  Communicator* tiles = nullptr;     ///< ranks that hold tiles of the same samples; null: alone
   Meter* meter = nullptr;
 };
 
@@ -102,7 +109,15 @@ class Executor {
 
   const Boxes& boxes(int v) const { return boxes_[static_cast<std::size_t>(v)]; }
   Slab& value(MicroState& state, int v) const { return state.values[static_cast<std::size_t>(v)]; }
-  bool runs(const Step& step) const { return step.reduces || !boxes(step.output).made.empty(); }
+  /// Whoever has no part of the output may still have to agree with those that have.
+  bool runs(const Step& step) const {
+    return step.agreement != Agreement::none || !boxes(step.output).made.empty();
+  }
+  Communicator* group_of(const Step& step) const {
+    return step.agreement == Agreement::norm ? wiring_.norm : wiring_.tiles;
+  }
+  /// What the step's group makes of an offer. `meanwhile` does a piece of other work; false where there is none left.
+  at::Tensor agree(const Step& step, const Offer& offer, const std::function<bool()>& meanwhile = {}) const;
   Box owned_box(const Step& step) const { return boxes(step.reduces ? step.inputs[0] : step.output).owned; }
   Tag tag(const MicroState& state, const Link& link, bool backward) const;
 
@@ -127,9 +142,9 @@ class Executor {
   /// Does the oldest weight gradient that was put off; false where there is none.
   bool fill_wait(MicroState& state);
   /// The output's gradient in the form that the step's kernel takes, all over the box that was made.
-  std::vector<Slab> take_gradients(MicroState& state, const Step& step, bool defer_weights);
+  std::vector<Slab> take_gradients(MicroState& state, const Step& step, const Kernel& kernel, bool defer_weights);
   /// What the step's kernel adds to its inputs' gradients while it writes them.
-  std::vector<Slab> take_addends(MicroState& state, const Step& step) const;
+  std::vector<Slab> take_addends(MicroState& state, const Step& step, const Kernel& kernel) const;
   void accumulate(MicroState& state, int v, Slab term) const;
   /// All terms that reach beyond `inside` in one that covers `box`.
   Slab take_merged(MicroState& state, int v, const Box& inside, const Box& box) const;
@@ -139,6 +154,7 @@ class Executor {
   const Graph& graph_;
   const Wiring wiring_;
   Program program_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;  // by step
   std::vector<Boxes> boxes_;                // by value
   std::vector<std::vector<bool>> waits_;    // by step and input: whether it looks beyond what is made here
   std::map<int, Link> margins_, arrivals_;  // by value

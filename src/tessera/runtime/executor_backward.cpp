@@ -79,10 +79,9 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
 
 bool Executor::fill_wait(MicroState& state) {
   if (state.deferred.empty()) return false;
-  auto [s, inputs, gradients] = std::move(state.deferred.front());
+  auto [s, inputs, gradients, saved] = std::move(state.deferred.front());
   state.deferred.erase(state.deferred.begin());
-  Step& step = program_.steps[s];
-  Saved none;
+  const Step& step = program_.steps[s];
   BackwardArgs args{.inputs = inputs,
                     .output = {},
                     .gradients = std::move(gradients),
@@ -90,8 +89,8 @@ bool Executor::fill_wait(MicroState& state) {
                     .addends = {},
                     .owned = owned_box(step),
                     .pass = state.pass,
-                    .saved = none};
-  naming_node(step.name, [&] { step.kernel->weight_gradients(args); });
+                    .saved = saved};
+  naming_node(step.name, [&] { kernels_[s]->weight_gradients(args); });
   return true;
 }
 
@@ -116,15 +115,17 @@ void Executor::flush() {
 }
 
 void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weights) {
-  Step& step = program_.steps[s];
+  const Step& step = program_.steps[s];
+  Kernel& kernel = *kernels_[s];
   if (wiring_.pipeline) wiring_.pipeline->progress();
   std::vector<Slab> inputs, gradients;
-  if (runs(step)) gradients = take_gradients(state, step, defer_weights);
-  const bool active = !gradients.empty() || (step.reduces && runs(step));
+  gradients = take_gradients(state, step, kernel, defer_weights);
+  const bool agrees = step.agreement != Agreement::none;
+  const bool active = !gradients.empty() || agrees;
   if (active) {
     for (std::size_t i = 0; i < step.inputs.size(); ++i)
-      if (step.needs.inputs[i]) restore(state, step.inputs[i]);
-    if (step.needs.output) restore(state, step.output);
+      if (step.needs_input[i]) restore(state, step.inputs[i]);
+    if (step.needs_output) restore(state, step.output);
 
     inputs = gather(state, step);
     BackwardArgs args{.inputs = inputs,
@@ -134,9 +135,8 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
                       .addends = {},
                       .owned = owned_box(step),
                       .pass = state.pass,
-                      .saved = state.saved[s],
-                      .meanwhile = [&] { return !defer_weights && fill_wait(state); }};
-    bool any = false;
+                      .saved = state.saved[s]};
+    bool any = kernel.runs_without_wanted();
     for (int v : step.inputs) {
       args.wanted.push_back(v != 0);  // nobody asks for the gradient of the images
       any = any || v != 0;
@@ -144,21 +144,23 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
     // Weight gradients are what there is to do while messages travel, so some are put off until somebody waits; the
     // rank that is ahead does more of them there. Without company they come first, while the input's gradient takes no
     // memory yet.
-    if (step.kernel->has_weights()) {
-      const bool waits = wiring_.pipeline != nullptr && (!margins_.empty() || state.pass.groups.norm != nullptr);
+    if (kernel.has_weights() && !args.gradients.empty()) {
+      const bool waits = wiring_.pipeline != nullptr && (!margins_.empty() || wiring_.norm != nullptr);
       const bool travels =
           std::any_of(step.completes.begin(), step.completes.end(), [&](int v) { return arrivals_.contains(v); });
       if (defer_weights || waits || travels)
-        state.deferred.push_back({s, inputs, args.gradients});
+        state.deferred.push_back({s, inputs, args.gradients, state.saved[s]});
       else
-        step.kernel->weight_gradients(args);
+        kernel.weight_gradients(args);
     }
-    if (any) {
-      args.addends = take_addends(state, step);
-      auto terms = step.kernel->input_gradients(args);
+    if (any || agrees) {
+      if (agrees)
+        args.agreed = agree(step, kernel.offer_gradient(args), [&] { return !defer_weights && fill_wait(state); });
+      args.addends = take_addends(state, step, kernel);
+      auto terms = kernel.input_gradients(args);
       args.gradients.clear();
       for (std::size_t i = 0; i < step.inputs.size(); ++i)
-        if (args.wanted[i]) accumulate(state, step.inputs[i], std::move(terms[i]));
+        if (args.wanted[i] && terms[i].defined()) accumulate(state, step.inputs[i], std::move(terms[i]));
     }
     for (int v : step.completes) send_back(state, v);
     if (!defer_weights)
@@ -171,7 +173,8 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
   for (int v : step.release_after_backward) value(state, v).release();
 }
 
-std::vector<Slab> Executor::take_gradients(MicroState& state, const Step& step, bool defer_weights) {
+std::vector<Slab> Executor::take_gradients(MicroState& state, const Step& step, const Kernel& kernel,
+                                            bool defer_weights) {
   const int v = step.output;
   for (auto [it, end] = state.returning.equal_range(v); it != end; it = state.returning.erase(it)) {
     while (!defer_weights && !it->second.movement.test() && fill_wait(state)) continue;
@@ -182,19 +185,20 @@ std::vector<Slab> Executor::take_gradients(MicroState& state, const Step& step, 
     accumulate(state, v, std::move(it->second.gradient));
   }
   auto terms = std::move(state.gradients[static_cast<std::size_t>(v)]);
+  if (boxes(v).made.empty()) return {};
   for (Slab& term : terms) term = covering(std::exchange(term, {}), boxes(v).made);
-  if (terms.size() > 1 && !step.kernel->takes_gradient_terms()) {
+  if (terms.size() > 1 && !kernel.takes_gradient_terms()) {
     terms[0] = sum(std::move(terms[0]), std::move(terms[1]));
     terms.pop_back();
   }
   return terms;
 }
 
-std::vector<Slab> Executor::take_addends(MicroState& state, const Step& step) const {
+std::vector<Slab> Executor::take_addends(MicroState& state, const Step& step, const Kernel& kernel) const {
   std::vector<Slab> addends(step.inputs.size());
   for (std::size_t i = 0; i < addends.size(); ++i) {
     auto& terms = state.gradients[static_cast<std::size_t>(step.inputs[i])];
-    if (terms.empty() || !step.kernel->takes_addend(i) || terms.back().box != boxes(step.output).made) continue;
+    if (terms.empty() || !kernel.takes_addend(i) || terms.back().box != boxes(step.output).made) continue;
     addends[i] = std::move(terms.back());
     terms.pop_back();
   }

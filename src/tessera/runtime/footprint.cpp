@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tessera/plan/layout.h"
 #include "tessera/schedule/simulator.h"
 
 namespace tessera {
@@ -23,6 +24,19 @@ double most_elements(const Graph& graph, const std::vector<Box>& boxes, int v) {
   std::int64_t volume = 0;
   for (const Box& box : boxes) volume = std::max(volume, box.volume());
   return static_cast<double>(volume * graph.shape({v}).channels);
+}
+
+// Elements that a micro keeps from forward to backward on the stage's first member, which has no smaller tile than the
+// others.
+double kept_in(const Graph& graph, const Stage& stage, const std::vector<ValueLayout>& layout, Recompute recompute) {
+  const Program program(graph, {stage.first_node, stage.end_node}, recompute, [&](int a, int b) {
+    return layout[static_cast<std::size_t>(a)].made == layout[static_cast<std::size_t>(b)].made;
+  });
+  double elements = 0;
+  for (std::size_t v = 0; v < program.keep.size(); ++v)
+    if (program.keep[v] == Keep::stored && layout[v].used())
+      elements += static_cast<double>(layout[v].frame[0].volume() * graph.nodes()[v].shape.channels);
+  return elements;
 }
 
 // Elements at work in the backward of a stage's largest step, on its largest member: the gradient of what it made, and
@@ -76,7 +90,7 @@ std::vector<double> predicted_memory(const Plan& plan, const Graph& graph, const
   const double parameter_bytes = std::max(options.element_bytes, narrowest_parameter);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    costs[s].live = kept_elements(graph, stage, layout.stages[s], options.recompute);
+    costs[s].live = kept_in(graph, stage, layout.stages[s], options.recompute);
     at_work.push_back(at_work_in(graph, stage, layout.stages[s]));
     under_way.push_back(messages_under_way * travelling(graph, layout, static_cast<int>(s)));
     double statistics = 0, trainable = 0, largest = 0;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tessera/plan/plan.h"
-#include "tessera/runtime/program.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 

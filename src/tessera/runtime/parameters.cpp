@@ -54,7 +54,7 @@ void initialise(const at::Tensor& value, const ParameterSpec& spec, const std::s
 
 Parameters::Parameters(const Graph& graph, int first_node, int end_node, const at::TensorOptions& computed,
                        std::uint64_t seed, const Copies& copies)
-    : first_node_(first_node) {
+    : first_node_(first_node), activations_(computed) {
   const at::ScalarType narrow = computed.dtype().toScalarType(), dtype = wide_dtype(narrow);
   const at::TensorOptions options = computed.dtype(dtype);
   // Trainable ones first, each kind in the order of the graph.
@@ -73,20 +73,18 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, const a
   std::int64_t offset = 0, statistic = trainable;
   for (int n = first_node; n < end_node; ++n) {
     const Node& node = graph.node({n});
-    const auto* norm = dynamic_cast<const BatchNorm*>(node.op.get());
     for (const auto& spec : node.parameters) {
       Parameter p{node.name + "." + spec.suffix, {}, {}, spec.trainable};
       std::int64_t& at = spec.trainable ? offset : statistic;
       p.sum = view(sums_, at, spec.sizes);
       if (spec.trainable) {
         p.value = view(values_, at, spec.sizes);
-        // Norms compute with what they are kept in.
-        if (narrow_.defined() && !norm) p.narrow = view(narrow_, at, spec.sizes);
+        if (narrow_.defined() && !spec.wide) p.narrow = view(narrow_, at, spec.sizes);
       } else {
         // A counter is a whole number, as in torch, and does not decay.
         const bool counter = spec.sizes.empty();
         p.value = view(counter ? counters_ : statistics_, at - trainable, spec.sizes);
-        if (!counter && norm) decay.narrow(0, at - trainable, spec.elements()).fill_(1 - norm->options.momentum);
+        if (!counter) decay.narrow(0, at - trainable, spec.elements()).fill_(spec.decay);
       }
       at += padded(spec.elements());
       if (!spec.trainable || copies.writes(static_cast<std::int64_t>(all_.size())))

@@ -32,7 +32,8 @@ class Parameters {
 
   /// Brings the rounded copies up to date. To be called before a pass.
   void refresh() const;
-  at::Device device() const { return values_.device(); }
+  /// What kernels compute in, and where.
+  const at::TensorOptions& activations() const { return activations_; }
 
   NodeParameters of(const Node& node) const;
   /// In the order of the graph.
@@ -57,6 +58,7 @@ class Parameters {
 
  private:
   int first_node_ = 0;
+  at::TensorOptions activations_;
   at::Tensor values_, sums_;
   at::Tensor narrow_;                         // values_ in the type of the activations, if that is another
   at::Tensor statistics_, counters_, decay_;  // one behind the other, like their sums behind the gradients

@@ -66,7 +66,9 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
   w.tile_group = tile_group(world_, plan_, place, replica_);
 
   w.executor = std::make_unique<Executor>(graph_, w.held->parameters,
-                                          Wiring{plan_, layout_, place, pipeline_.get(), &meter_}, options_.recompute);
+                                          Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(),
+                                                 w.tile_group.get(), &meter_},
+                                          options_.recompute);
   const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
   if (!box.empty() || !labelled.empty()) {
     LoaderOptions loader{.batch_size = plan_.global_batch(),
@@ -174,8 +176,7 @@ void Trainer::forward(Worker& w, int micro) {
       .labels = {},
       .first_sample = first,
       .statistics = {.micro = first / (plan_.global_batch() / plan_.global_micros()), .micros = plan_.global_micros()},
-      .options = options_.activations(),
-      .groups = {&meter_, w.norm_group.get(), w.tile_group.get()}};
+      .options = options_.activations()};
   // Ranks that were normalised together have the same statistics: one of them hands them in. Alone, each has its own.
   const bool first_of_replicas = plan_.batch_norm != NormScope::global || replica_ == 0;
   pass.statistics.share = solo ? 1.0 / stage.members() : w.place.member == 0 && first_of_replicas ? 1 : 0;

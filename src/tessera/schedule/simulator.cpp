@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/plan/balance.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 namespace {
@@ -99,17 +100,14 @@ class Walk {
   };
   std::vector<Need> needs(const Action& a) {
     std::vector<Need> out;
-    const auto transferred = [&](double end, int from) {
-      return end == not_yet ? end : end + costs_[at(from)].transfer;
-    };
     if (a.kind == Kind::forward && a.stage > 0)
       out.push_back({{Kind::forward, a.stage - 1, a.micro, a.direction},
-                     transferred(ends(a.direction, a.stage - 1, a.micro).forward, a.stage - 1)});
+                     ends(a.direction, a.stage - 1, a.micro).forward});
     if (gives_input_gradient(a.kind)) {
       out.push_back({{Kind::forward, a.stage, a.micro, a.direction}, ends(a).forward});
       if (a.stage < last_stage())
         out.push_back({{a.kind, a.stage + 1, a.micro, a.direction},
-                       transferred(ends(a.direction, a.stage + 1, a.micro).input_gradient, a.stage)});
+                       ends(a.direction, a.stage + 1, a.micro).input_gradient});
     }
     if (a.kind == Kind::weight_gradient)
       out.push_back({{Kind::input_gradient, a.stage, a.micro, a.direction}, ends(a).input_gradient});
@@ -261,15 +259,15 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Graph& graph) {
   std::vector<StageCost> costs;
   for (const auto& stage : plan.stages) {
     Work work;
-    double kept = 0;
     for (int n = stage.first_node; n < stage.end_node; ++n) {
       const Node& node = graph.nodes()[static_cast<std::size_t>(n)];
       work += node_work(graph, node, plan.micro_size());
-      kept += graph.cost(node, plan.micro_size()).elements_kept;
     }
+    const double kept = kept_elements(graph, Program(graph, {stage.first_node, stage.end_node}, Recompute::norm)) *
+                        static_cast<double>(plan.micro_size());
     const double members = stage.members();
     costs.push_back(
-        {work.forward / members, work.input_gradient / members, work.weight_gradient / members, 0, kept / members});
+        {work.forward / members, work.input_gradient / members, work.weight_gradient / members, kept / members});
   }
   return costs;
 }

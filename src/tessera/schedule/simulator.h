@@ -22,12 +22,11 @@ struct StageCost {
   double forward = 1;
   double input_gradient = 1;
   double weight_gradient = 1;
-  double transfer = 0;  ///< from this stage to the next, and of the gradient back
-  double live = 1;      ///< what is kept between forward and backward, e.g. bytes
+  double live = 1;  ///< what is kept between forward and backward, e.g. bytes
 };
 
-/// By the costs of the graph's nodes, for one micro. Times are ratios (see Work), `live` is in elements; transfers take
-/// no time.
+/// By the costs of the graph's nodes, for one micro. Times are ratios (see Work), `live` is in elements. Messages
+/// take no time.
 std::vector<StageCost> stage_costs(const Plan& plan, const Graph& graph);
 
 struct Simulation {

@@ -38,13 +38,7 @@ Cost Conv::cost(Shapes inputs, const Box& out) const {
       static_cast<double>(intersect(windows.input_of(out), inputs[0].box(out.batch())).volume() * inputs[0].channels);
   const double flops = 2 * positions * weights;
   const double bias = options.bias ? static_cast<double>(options.out) : 0;
-  return {flops, flops, flops, input + weights + bias + positions * static_cast<double>(options.out), input};
-}
-
-std::string Conv::describe() const {
-  std::string text = concat(windows.describe(), " to ", options.out);
-  if (options.groups != 1) text += concat(", ", options.groups, " groups");
-  return text;
+  return {flops, flops, flops, input + weights + bias + positions * static_cast<double>(options.out)};
 }
 
 }  // namespace tessera

@@ -27,7 +27,8 @@ class Conv final : public Operation {
   Box owned_output(const Box& in, Shapes inputs) const override { return windows.owned_outputs(in, inputs[0]); }
   bool pads_with_zeros() const override { return true; }
   Cost cost(Shapes inputs, const Box& out) const override;
-  std::string describe() const override;
+  Needs needs() const override { return {.inputs = true}; }
+  bool repeats() const override { return true; }
 
   const ConvOptions options;
   const Windows windows;

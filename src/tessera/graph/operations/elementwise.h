@@ -5,56 +5,49 @@
 
 namespace tessera {
 
-class Relu final : public Operation {
+/// Any of the table in graph/activations.h.
+class Activate final : public PointwiseOperation {
  public:
-  std::string_view kind() const override { return "relu"; }
+  explicit Activate(const Activation& which);
+  std::string_view kind() const override { return to_string(activation.kind); }
   Shape output_shape(Shapes inputs) const override { return inputs[0]; }
   Cost cost(Shapes inputs, const Box& out) const override;
+  std::optional<PointwiseFormula> formula() const override { return activation; }
+
+  const Activation activation;
 };
 
-/// Sum of two values of one shape.
-class Add final : public Operation {
+/// A sum or product of two values. The second has the first's shape, or one channel, or one position, or one of both:
+/// then it stands for all of them.
+class Arithmetic final : public PointwiseOperation {
  public:
-  std::string_view kind() const override { return "add"; }
+  explicit Arithmetic(Combine what) : combine(what) {}
+  std::string_view kind() const override { return combine == Combine::sum ? "add" : "multiply"; }
   Shape output_shape(Shapes inputs) const override;
+  Box input_box(const Box& out, std::size_t i, Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
+  std::optional<PointwiseFormula> formula() const override { return combine; }
+
+  const Combine combine;
 };
 
-/// Joins values along channels.
-class Concat final : public Operation {
- public:
-  std::string_view kind() const override { return "concat"; }
-  Shape output_shape(Shapes inputs) const override;
-  Cost cost(Shapes inputs, const Box& out) const override;
-};
+/// What is dropped at once.
+enum class DropoutOf { elements, channels, samples };
 
 /// Sets elements to zero with the given probability and scales the others by 1/(1-p). Which ones is a function of
-/// (seed, step, name, sample, channel, position), so every plan drops the same ones.
+/// (seed, step, name, sample, channel, position), so every plan drops the same ones. A channel, or a sample, is dropped
+/// or kept as a whole (the latter is the stochastic depth of residual branches).
 class Dropout final : public Operation {
  public:
-  explicit Dropout(double probability);
+  explicit Dropout(double probability, DropoutOf what = DropoutOf::elements);
   std::string_view kind() const override { return "dropout"; }
   Shape output_shape(Shapes inputs) const override { return inputs[0]; }
   Cost cost(Shapes inputs, const Box& out) const override;
+  Needs needs() const override { return {}; }  // the mask is made again, not kept
+  bool repeats() const override { return true; }
 
   const double probability;
-};
-
-struct BatchNormOptions {
-  double epsilon = 1e-5;
-  double momentum = 0.1;  ///< weight of the new statistics in the running ones
-};
-
-/// Normalises each channel by its mean and variance over all positions of the micro.
-class BatchNorm final : public Operation {
- public:
-  explicit BatchNorm(const BatchNormOptions& o) : options(o) {}
-  std::string_view kind() const override { return "batch_norm"; }
-  Shape output_shape(Shapes inputs) const override { return inputs[0]; }
-  std::vector<ParameterSpec> parameters(Shapes inputs) const override;
-  Cost cost(Shapes inputs, const Box& out) const override;
-
-  const BatchNormOptions options;
+  const DropoutOf of;
 };
 
 }  // namespace tessera

@@ -28,7 +28,7 @@ Cost Linear::cost(Shapes inputs, const Box& out) const {
   const auto in = static_cast<double>(inputs[0].channels), features = static_cast<double>(options.out);
   const double flops = 2 * batch * in * features;
   const double weights = in * features + (options.bias ? features : 0);
-  return {flops, flops, flops, batch * (in + features) + weights, batch * in};
+  return {flops, flops, flops, batch * (in + features) + weights};
 }
 
 Shape CrossEntropy::output_shape(Shapes inputs) const {
@@ -43,7 +43,7 @@ Shape CrossEntropy::output_shape(Shapes inputs) const {
 
 Cost CrossEntropy::cost(Shapes inputs, const Box& out) const {
   const double n = static_cast<double>(out.volume() * inputs[0].channels);
-  return {4 * n, 2 * n, 0, n, n};
+  return {4 * n, 2 * n, 0, n};
 }
 
 }  // namespace tessera

@@ -13,6 +13,8 @@ class Flatten final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return inputs[0].box(out.batch()); }
   Box owned_output(const Box& in, Shapes inputs) const override { return first_pixel_owner(in); }
   Cost cost(Shapes inputs, const Box& out) const override { return {}; }
+  Needs needs() const override { return {}; }
+  bool repeats() const override { return false; }
 };
 
 struct LinearOptions {
@@ -27,12 +29,11 @@ class Linear final : public Operation {
   Shape output_shape(Shapes inputs) const override;
   std::vector<ParameterSpec> parameters(Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
+  Needs needs() const override { return {.inputs = true}; }
+  bool repeats() const override { return true; }
 
   const LinearOptions options;
 };
-
-/// What has a label: every image (classification), or every pixel, by a mask (segmentation).
-enum class LabelKind { image, pixel };
 
 /// Softmax and cross-entropy on logits; the output is one loss a sample, or one a pixel. The loss of a batch is the
 /// mean over all of them that have a label.
@@ -45,6 +46,9 @@ class CrossEntropy final : public Operation {
   std::string_view kind() const override { return "cross_entropy"; }
   Shape output_shape(Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
+  Needs needs() const override { return {}; }
+  bool repeats() const override { return false; }
+  std::optional<LabelKind> loss_labels() const override { return labels; }
 
   const LabelKind labels;
 };

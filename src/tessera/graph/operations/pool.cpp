@@ -13,13 +13,13 @@ Windows pool_windows(const PoolOptions& o) {
   return windows;
 }
 
-Cost pool_cost(const Windows& windows, Shapes inputs, const Box& out, double kept) {
+Cost pool_cost(const Windows& windows, Shapes inputs, const Box& out) {
   const auto channels = static_cast<double>(inputs[0].channels);
   const double outputs = static_cast<double>(out.volume()) * channels;
   const double taps = static_cast<double>(windows.height.kernel * windows.width.kernel);
   const double read =
       static_cast<double>(intersect(windows.input_of(out), inputs[0].box(out.batch())).volume()) * channels;
-  return {outputs * taps, outputs * taps, 0, read + outputs, kept * outputs};
+  return {outputs * taps, outputs * taps, 0, read + outputs};
 }
 
 }  // namespace
@@ -29,17 +29,16 @@ MaxPool::MaxPool(const PoolOptions& options) : windows(pool_windows(options)) {
           options.kernel.width, ": at most 256 positions in a window");
 }
 
-// One byte for each output says which position of the window won: a quarter of a float.
-Cost MaxPool::cost(Shapes inputs, const Box& out) const { return pool_cost(windows, inputs, out, 0.25); }
+Cost MaxPool::cost(Shapes inputs, const Box& out) const { return pool_cost(windows, inputs, out); }
 
 AvgPool::AvgPool(const PoolOptions& options)
     : windows(pool_windows(options)), count_include_pad(options.count_include_pad) {}
 
-Cost AvgPool::cost(Shapes inputs, const Box& out) const { return pool_cost(windows, inputs, out, 0); }
+Cost AvgPool::cost(Shapes inputs, const Box& out) const { return pool_cost(windows, inputs, out); }
 
 Cost GlobalAvgPool::cost(Shapes inputs, const Box& out) const {
   const double elements = static_cast<double>(inputs[0].elements() * out.batch().size());
-  return {elements, elements, 0, elements, 0};
+  return {elements, elements, 0, elements};
 }
 
 }  // namespace tessera

@@ -21,7 +21,8 @@ class MaxPool final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return windows.input_of(out); }
   Box owned_output(const Box& in, Shapes inputs) const override { return windows.owned_outputs(in, inputs[0]); }
   Cost cost(Shapes inputs, const Box& out) const override;
-  std::string describe() const override { return windows.describe(); }
+  Needs needs() const override { return {}; }
+  bool repeats() const override { return true; }
 
   const Windows windows;
 };
@@ -34,7 +35,8 @@ class AvgPool final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return windows.input_of(out); }
   Box owned_output(const Box& in, Shapes inputs) const override { return windows.owned_outputs(in, inputs[0]); }
   Cost cost(Shapes inputs, const Box& out) const override;
-  std::string describe() const override { return windows.describe(); }
+  Needs needs() const override { return {}; }
+  bool repeats() const override { return true; }
 
   const Windows windows;
   const bool count_include_pad;
@@ -48,6 +50,8 @@ class GlobalAvgPool final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return inputs[0].box(out.batch()); }
   Box owned_output(const Box& in, Shapes inputs) const override { return first_pixel_owner(in); }
   bool reduces_positions() const override { return true; }
+  Needs needs() const override { return {}; }
+  bool repeats() const override { return false; }
   Cost cost(Shapes inputs, const Box& out) const override;
 };
 

@@ -73,11 +73,7 @@ Cost ConvTranspose::cost(Shapes inputs, const Box& out) const {
   const auto input = static_cast<double>(input_box(out, 0, inputs).volume()) * channels;
   const double weights = channels * outputs * static_cast<double>(options.scale.height * options.scale.width);
   const double flops = 2 * positions * outputs * channels;
-  return {flops, flops, flops, input + weights + (options.bias ? outputs : 0) + positions * outputs, input};
-}
-
-std::string ConvTranspose::describe() const {
-  return concat(options.scale.height, "x", options.scale.width, " x", options.scale.height, " to ", options.out);
+  return {flops, flops, flops, input + weights + (options.bias ? outputs : 0) + positions * outputs};
 }
 
 Shape Upsample::output_shape(Shapes inputs) const {
@@ -102,7 +98,7 @@ Cost Upsample::cost(Shapes inputs, const Box& out) const {
   const double outputs = static_cast<double>(out.volume()) * channels;
   const double read =
       static_cast<double>(intersect(input_box(out, 0, inputs), inputs[0].box(out.batch())).volume()) * channels;
-  return {4 * outputs, 4 * outputs, 0, read + outputs, 0};
+  return {4 * outputs, 4 * outputs, 0, read + outputs};
 }
 
 }  // namespace tessera

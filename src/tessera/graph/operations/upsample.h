@@ -26,7 +26,8 @@ class ConvTranspose final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override;
   Box owned_output(const Box& in, Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
-  std::string describe() const override;
+  Needs needs() const override { return {.inputs = true}; }
+  bool repeats() const override { return true; }
 
   const ConvTransposeOptions options;
 };
@@ -47,7 +48,8 @@ class Upsample final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override;
   Box owned_output(const Box& in, Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
-  std::string describe() const override { return "bilinear x2"; }
+  Needs needs() const override { return {}; }
+  bool repeats() const override { return true; }
 
   const UpsampleOptions options;
 };

@@ -34,13 +34,4 @@ Box Windows::owned_outputs(const Box& in, const Shape& input) const {
   return out;
 }
 
-std::string Windows::describe() const {
-  std::string text = concat(height.kernel, "x", width.kernel);
-  if (height.stride != 1 || width.stride != 1)
-    text +=
-        height.stride == width.stride ? concat(" /", height.stride) : concat(" /", height.stride, "x", width.stride);
-  if (height.dilation != 1 || width.dilation != 1) text += concat(" dilated ", height.dilation, "x", width.dilation);
-  return text;
-}
-
 }  // namespace tessera

@@ -26,8 +26,9 @@ struct Windows {
   /// Throws UsageError when the window does not fit into the padded input.
   Shape apply(const Shape& in, std::int64_t out_channels) const;
   Box input_of(const Box& out) const;
+  /// What of the image these outputs look at.
+  Box seen_by(const Box& out, const Shape& input) const { return intersect(input_of(out), input.box(out.batch())); }
   Box owned_outputs(const Box& in, const Shape& input) const;
-  std::string describe() const;
 };
 
 }  // namespace tessera

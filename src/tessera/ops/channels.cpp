@@ -1,5 +1,6 @@
 #include <ATen/ops/cat.h>
 
+#include "tessera/ops/families.h"
 #include "tessera/ops/kernel.h"
 
 namespace tessera {
@@ -11,7 +12,7 @@ class ConcatKernel final : public Kernel {
   Slab forward(const ForwardArgs& args) override {
     std::int64_t channels = 0;
     for (const auto& shape : inputs_) channels += shape.channels;
-    Slab out = args.into.defined() ? args.into : empty_slab(args.out, channels, args.inputs[0].data.options());
+    Slab out = args.place(channels, args.inputs[0].data.options());
     std::int64_t at = 0;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       out.data.narrow(1, at, inputs_[i].channels).copy_(narrowed(args.inputs[i], args.out).data);
@@ -19,7 +20,6 @@ class ConcatKernel final : public Kernel {
     }
     return out;
   }
-  Slab recompute(const ForwardArgs& args) override { return forward_again(*this, args); }
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
     std::vector<Slab> out(inputs_.size());
@@ -30,7 +30,6 @@ class ConcatKernel final : public Kernel {
     }
     return out;
   }
-  BackwardNeeds needs() const override { return {std::vector<bool>(inputs_.size(), false)}; }
 
  private:
   const std::vector<Shape> inputs_;
@@ -38,8 +37,8 @@ class ConcatKernel final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Kernel> make_concat_kernel(std::vector<Shape> inputs) {
-  return std::make_unique<ConcatKernel>(std::move(inputs));
+void add_channel_kernels(Kernels& kernels) {
+  kernels.add("concat", [](const KernelRequest& r) { return std::make_unique<ConcatKernel>(r.input_shapes()); });
 }
 
 }  // namespace tessera

@@ -1,0 +1,40 @@
+// Own ways to convolve, each for some windows, channels and types. The general kernel asks them before it asks torch.
+#pragma once
+
+#include <memory>
+
+#include "tessera/ops/kernel.h"
+
+namespace tessera {
+
+/// What a convolution is asked to do: made once for a node.
+struct ConvFacts {
+  std::int64_t kernel = 1, stride = 1;  ///< of square windows without dilation
+  std::int64_t in_channels = 0, out_channels = 0;
+  bool bias = false;
+  at::ScalarType dtype = at::kFloat;
+};
+
+enum class ConvPass { forward, input_gradient, weight_gradient };
+
+/// out = weights ⋆ in, where `in` is zero outside of what is there, and the two transposes. Slabs may have gaps.
+class ConvWay {
+ public:
+  virtual ~ConvWay() = default;
+  /// Whether it is faster than torch for outputs of this box.
+  virtual bool pays(const Box& out, ConvPass pass) const = 0;
+  virtual void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
+                       const at::Tensor& out) const = 0;
+  /// The origin is forward's.
+  virtual void input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights,
+                              const at::Tensor& out) const = 0;
+  /// Adds to `sum`, which has the sizes of the weights.
+  virtual void weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient,
+                               const at::Tensor& sum) const = 0;
+};
+
+/// Null where the way can do nothing with such a convolution.
+std::unique_ptr<ConvWay> winograd_way(const ConvFacts& facts);
+std::unique_ptr<ConvWay> gpu_conv_way(const ConvFacts& facts);
+
+}  // namespace tessera

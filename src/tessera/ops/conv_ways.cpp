@@ -1,0 +1,71 @@
+#include "tessera/ops/conv_way.h"
+#include "tessera/ops/gpu.h"
+#include "tessera/ops/winograd.h"
+
+namespace tessera {
+namespace {
+
+// 3×3 windows in Winograd's way for float32 on CPUs.
+class WinogradWay final : public ConvWay {
+ public:
+  explicit WinogradWay(const ConvFacts& facts) : facts_(facts) {}
+  bool pays(const Box& out, ConvPass) const override {
+    return winograd_pays(facts_.in_channels, facts_.out_channels, out.batch().size(), out.height().size(),
+                         out.width().size());
+  }
+  void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
+               const at::Tensor& out) const override {
+    winograd_forward(rows_of<const float>(in), origin, parameters.values[0],
+                     facts_.bias ? parameters.values[1].data_ptr<float>() : nullptr, rows_of<float>(out));
+  }
+  void input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights,
+                      const at::Tensor& out) const override {
+    winograd_input_gradient(rows_of<const float>(gradient), origin, weights, rows_of<float>(out));
+  }
+  void weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient,
+                       const at::Tensor& sum) const override {
+    winograd_weight_gradient(rows_of<const float>(in), origin, rows_of<const float>(gradient), sum);
+  }
+
+ private:
+  const ConvFacts facts_;
+};
+
+// Few channels, and images, of bfloat16 on GPUs.
+class GpuWay final : public ConvWay {
+ public:
+  explicit GpuWay(const ConvFacts& facts) : facts_(facts) {}
+  bool pays(const Box& out, ConvPass pass) const override {
+    return gpu::conv_pays({facts_.kernel, facts_.stride, facts_.in_channels, facts_.out_channels, out.volume()},
+                          pass == ConvPass::input_gradient);
+  }
+  void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
+               const at::Tensor& out) const override {
+    gpu::conv(in, origin, parameters.values[0], facts_.stride, out);
+  }
+  void input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights,
+                      const at::Tensor& out) const override {
+    gpu::conv_input_gradient(gradient, origin, weights, out);
+  }
+  void weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient,
+                       const at::Tensor& sum) const override {
+    gpu::conv_weight_gradient(in, origin, gradient, facts_.stride, sum);
+  }
+
+ private:
+  const ConvFacts facts_;
+};
+
+}  // namespace
+
+std::unique_ptr<ConvWay> winograd_way(const ConvFacts& facts) {
+  if (facts.dtype != at::kFloat || facts.kernel != 3 || facts.stride != 1) return nullptr;
+  return std::make_unique<WinogradWay>(facts);
+}
+
+std::unique_ptr<ConvWay> gpu_conv_way(const ConvFacts& facts) {
+  if (facts.dtype != at::kBFloat16 || facts.bias) return nullptr;
+  return std::make_unique<GpuWay>(facts);
+}
+
+}  // namespace tessera

@@ -1,0 +1,159 @@
+#include <torch/torch.h>
+
+#include "tessera/oracle/reference.h"
+
+namespace tessera {
+namespace {
+
+using torch::IntArrayRef;
+namespace F = torch::nn::functional;
+
+// Padding that differs between the ends, or crops, is done beforehand. Order of pad(): left, right, top, bottom.
+torch::Tensor padded(const torch::Tensor& x, const Windows& w, double value) {
+  return F::pad(
+      x, F::PadFuncOptions({w.width.pad_begin, w.width.pad_end, w.height.pad_begin, w.height.pad_end}).value(value));
+}
+
+torch::Tensor average(const torch::Tensor& x, const AvgPool& op) {
+  const auto sum = [&](const torch::Tensor& t) {
+    const auto &h = op.windows.height, &w = op.windows.width;
+    return torch::avg_pool2d(padded(t, op.windows, 0), {h.kernel, w.kernel}, {h.stride, w.stride}, 0, false, true, 1);
+  };
+  if (op.count_include_pad) return sum(x) / static_cast<double>(op.windows.height.kernel * op.windows.width.kernel);
+  return sum(x) / sum(torch::ones({1, 1, x.size(2), x.size(3)}, x.options()));
+}
+
+torch::Tensor cropped(const torch::Tensor& x, const Shape& shape) {
+  return x.narrow(2, 0, shape.height).narrow(3, 0, shape.width);
+}
+
+// One number for each element, by its place in the batch: samples, rows, columns, channels.
+torch::Tensor uniform_like(const torch::Tensor& x, const RandomStream& random, std::int64_t first_sample) {
+  torch::Tensor out = torch::empty({x.size(0), x.size(2), x.size(3), x.size(1)}, torch::kDouble);
+  const std::int64_t first = first_sample * out.stride(0);
+  for (std::int64_t i = 0; i < out.numel(); ++i)
+    out.data_ptr<double>()[i] = random.uniform(static_cast<std::uint64_t>(first + i));
+  return out.permute({0, 3, 1, 2}).to(x.device());
+}
+
+
+torch::Tensor convolved(const ReferenceArgs& a) {
+  const auto& op = a.op<Conv>();
+  const auto &h = op.windows.height, &w = op.windows.width;
+  return torch::conv2d(padded(a.x(), op.windows, 0), a.parameter("weight"), a.parameter_if(op.options.bias, "bias"),
+                       IntArrayRef{h.stride, w.stride}, IntArrayRef{0, 0}, IntArrayRef{h.dilation, w.dilation},
+                       op.options.groups);
+}
+
+torch::Tensor batch_normed(const ReferenceArgs& a) {
+  const auto& norm = a.op<Norm>().norm;
+  const bool live = norm.live() && !a.evaluating;
+  if (live) a.parameter("num_batches_tracked").add_(1);
+  return torch::batch_norm(a.x(), a.parameter_if(norm.affine, "weight"), a.parameter_if(norm.affine, "bias"),
+                           a.parameter("running_mean"), a.parameter("running_var"), live, norm.momentum, norm.epsilon,
+                           false);
+}
+
+torch::Tensor group_normed(const ReferenceArgs& a) {
+  const auto& norm = a.op<Norm>().norm;
+  return torch::group_norm(a.x(), norm.groups > 0 ? norm.groups : a.x().size(1), a.parameter_if(norm.affine, "weight"),
+                           a.parameter_if(norm.affine, "bias"), norm.epsilon);
+}
+
+torch::Tensor layer_normed(const ReferenceArgs& a) {
+  const auto& o = a.op<LayerNorm>().options;
+  return torch::layer_norm(a.x().permute({0, 2, 3, 1}), {a.x().size(1)}, a.parameter_if(o.affine, "weight"),
+                           a.parameter_if(o.affine, "bias"), o.epsilon)
+      .permute({0, 3, 1, 2});
+}
+
+torch::Tensor dropped(const ReferenceArgs& a) {
+  if (a.evaluating) return a.x();
+  const auto& op = a.op<Dropout>();
+  const double keep = 1 - op.probability;
+  torch::Tensor like = a.x();
+  if (op.of != DropoutOf::elements) like = like.narrow(2, 0, 1).narrow(3, 0, 1);
+  if (op.of == DropoutOf::samples) like = like.narrow(1, 0, 1);
+  return a.x() * uniform_like(like, a.random(), a.first_sample).lt(keep) / keep;
+}
+
+torch::Tensor pooled(const ReferenceArgs& a) {
+  const auto& op = a.op<MaxPool>();
+  const auto &h = op.windows.height, &w = op.windows.width;
+  return torch::max_pool2d(padded(a.x(), op.windows, -std::numeric_limits<double>::infinity()), {h.kernel, w.kernel},
+                           {h.stride, w.stride});
+}
+
+torch::Tensor transposed(const ReferenceArgs& a) {
+  const auto& o = a.op<ConvTranspose>().options;
+  return cropped(torch::conv_transpose2d(a.x(), a.parameter("weight"), a.parameter_if(o.bias, "bias"),
+                                         IntArrayRef{o.scale.height, o.scale.width}),
+                 a.node.shape);
+}
+
+torch::Tensor enlarged(const ReferenceArgs& a) {
+  return cropped(F::interpolate(a.x(), F::InterpolateFuncOptions()
+                                           .scale_factor(std::vector<double>{2, 2})
+                                           .mode(torch::kBilinear)
+                                           .align_corners(false)),
+                 a.node.shape);
+}
+
+torch::Tensor linear(const ReferenceArgs& a) {
+  return torch::linear(a.x().flatten(1), a.parameter("weight"), a.parameter_if(a.op<Linear>().options.bias, "bias"))
+      .unsqueeze(2)
+      .unsqueeze(3);
+}
+
+torch::Tensor loss(const ReferenceArgs& a) {
+  auto sum = F::CrossEntropyFuncOptions().reduction(torch::kSum);
+  if (a.op<CrossEntropy>().labels == LabelKind::image) return F::cross_entropy(a.x().flatten(1), a.labels, sum);
+  return F::cross_entropy(a.x(), a.labels, sum.ignore_index(CrossEntropy::ignored_label));
+}
+
+double parameter_of(const ReferenceArgs& a) { return a.op<Activate>().activation.parameter; }
+
+std::map<std::string, Reference, std::less<>> built_in() {
+  using A = const ReferenceArgs&;
+  return {
+      {"conv", convolved},
+      {"conv_transpose", transposed},
+      {"upsample", enlarged},
+      {"batch_norm", batch_normed},
+      {"group_norm", group_normed},
+      {"instance_norm", group_normed},
+      {"layer_norm", layer_normed},
+      {"scale", [](A a) { return a.x() * a.parameter(a.op<Norm>().scale.suffix); }},
+      {"dropout", dropped},
+      {"relu", [](A a) { return torch::relu(a.x()); }},
+      {"relu6", [](A a) { return torch::relu6(a.x()); }},
+      {"leaky_relu", [](A a) { return torch::leaky_relu(a.x(), parameter_of(a)); }},
+      {"elu", [](A a) { return torch::elu(a.x(), parameter_of(a)); }},
+      {"silu", [](A a) { return torch::silu(a.x()); }},
+      {"gelu", [](A a) { return torch::gelu(a.x()); }},
+      {"gelu_tanh", [](A a) { return torch::gelu(a.x(), "tanh"); }},
+      {"sigmoid", [](A a) { return torch::sigmoid(a.x()); }},
+      {"tanh", [](A a) { return torch::tanh(a.x()); }},
+      {"hard_sigmoid", [](A a) { return torch::hardsigmoid(a.x()); }},
+      {"hard_swish", [](A a) { return torch::hardswish(a.x()); }},
+      {"mish", [](A a) { return torch::mish(a.x()); }},
+      {"add", [](A a) { return a.inputs[0] + a.inputs[1]; }},
+      {"multiply", [](A a) { return a.inputs[0] * a.inputs[1]; }},
+      {"concat", [](A a) { return torch::cat(a.inputs, 1); }},
+      {"max_pool", pooled},
+      {"avg_pool", [](A a) { return average(a.x(), a.op<AvgPool>()); }},
+      {"global_avg_pool", [](A a) { return a.x().mean(IntArrayRef{2, 3}, true); }},
+      {"flatten", [](A a) { return a.x().flatten(1).unsqueeze(2).unsqueeze(3); }},
+      {"linear", linear},
+      {"cross_entropy", loss},
+  };
+}
+
+}  // namespace
+
+std::map<std::string, Reference, std::less<>>& references() {
+  static std::map<std::string, Reference, std::less<>> all = built_in();
+  return all;
+}
+
+}  // namespace tessera
