@@ -97,6 +97,53 @@ std::vector<Case> cases() {
   add("norm_of_one_position", [](Graph& g, Value x) {
     return g.add(x, g.relu(g.batch_norm(g.conv(g.global_avg_pool(x), {.out = 8}, numbered(g, "c")), numbered(g, "bn"))));
   });
+  add("prelu", [](Graph& g, Value x) { return g.prelu(x, numbered(g, "prelu")); });
+  add("prelu_of_one", [](Graph& g, Value x) { return g.prelu(x, numbered(g, "prelu"), false); });
+  add("slices_of_channels", [](Graph& g, Value x) {
+    return g.concat({g.slice_channels(x, 5, 3), g.relu(g.slice_channels(x, 0, 5))});
+  });
+  add("pad_and_crop", [](Graph& g, Value x) {
+    return g.pad(g.pad(x, {.before = {2, 1}, .after = Pair{0, 3}}), {.before = {-1, 0}, .after = Pair{1, -2}});
+  });
+  add("conv_padded_by_reflection", [](Graph& g, Value x) {
+    return g.conv(x, {.out = 8, .kernel = 5, .pad = 2, .pad_mode = PadMode::reflect}, numbered(g, "conv"));
+  });
+  add("conv_padded_by_replication", [](Graph& g, Value x) {
+    return g.conv(x, {.out = 8, .kernel = {3, 4}, .pad = {1, 2}, .pad_mode = PadMode::replicate}, numbered(g, "conv"));
+  });
+  add("conv_padded_in_a_circle", [](Graph& g, Value x) {
+    return g.conv(x, {.out = 8, .kernel = 3, .stride = 2, .pad = 1, .pad_mode = PadMode::circular}, numbered(g, "conv"));
+  });
+  add("resize_nearest_to_a_size", [](Graph& g, Value x) { return g.resize(x, {.size = Pair{13, 22}}); });
+  add("resize_nearest_by_a_factor", [](Graph& g, Value x) { return g.resize(x, {.factor = 1.7}); });
+  add("resize_bilinear_to_a_size", [](Graph& g, Value x) {
+    return g.resize(x, {.mode = ResizeMode::bilinear, .size = Pair{23, 9}});
+  });
+  add("resize_bilinear_by_a_factor", [](Graph& g, Value x) {
+    return g.resize(x, {.mode = ResizeMode::bilinear, .factor = 1.3});
+  });
+  add("resize_bilinear_with_aligned_corners", [](Graph& g, Value x) {
+    return g.resize(x, {.mode = ResizeMode::bilinear, .size = Pair{29, 31}, .align_corners = true});
+  });
+  add("adaptive_avg_pool", [](Graph& g, Value x) { return g.adaptive_pool(x, {.size = {7, 5}}); });
+  add("adaptive_max_pool", [](Graph& g, Value x) { return g.adaptive_pool(x, {.size = {5, 7}, .max = true}); });
+  add("adaptive_pool_to_more", [](Graph& g, Value x) { return g.adaptive_pool(x, {.size = {21, 17}}); });
+  add("max_pool_hanging_over", [](Graph& g, Value x) {
+    return g.max_pool(x, {.kernel = 3, .stride = 2, .pad = 1, .ceil_mode = true});
+  });
+  add("avg_pool_hanging_over", [](Graph& g, Value x) {
+    return g.avg_pool(x, {.kernel = {3, 2}, .stride = 2, .ceil_mode = true});
+  });
+  add("avg_pool_hanging_over_without_padding", [](Graph& g, Value x) {
+    return g.avg_pool(x, {.kernel = 3, .stride = 2, .pad = 1, .count_include_pad = false, .ceil_mode = true});
+  });
+  add("conv_of_groups", [](Graph& g, Value x) {
+    return g.conv(x, {.out = 8, .kernel = {4, 3}, .pad = {1, 2}, .pad_end = Pair{2, 0}, .dilation = {1, 2}, .groups = 4},
+                  numbered(g, "conv"));
+  });
+  add("depthwise_conv", [](Graph& g, Value x) {
+    return g.conv(x, {.out = 8, .kernel = 5, .pad = 2, .groups = 8, .bias = true}, numbered(g, "conv"));
+  });
   add("dropout_of_channels", [](Graph& g, Value x) { return g.dropout(x, 0.3, DropoutOf::channels); });
   add("dropout_of_samples", [](Graph& g, Value x) {
     return g.add(x, g.dropout(g.conv(x, {.out = 8}, numbered(g, "c")), 0.4, DropoutOf::samples));

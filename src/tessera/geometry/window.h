@@ -13,12 +13,17 @@ struct Window {
   std::int64_t pad_begin = 0;
   std::int64_t pad_end = 0;
   std::int64_t dilation = 1;
+  /// Whether a last window that hangs over the end counts, as long as it begins before it ("ceil mode").
+  bool hangs_over = false;
 
   std::int64_t extent() const { return (kernel - 1) * dilation + 1; }
   /// Number of outputs; zero or less when the input is too small.
   std::int64_t output_size(std::int64_t input) const {
     const std::int64_t room = input + pad_begin + pad_end - extent();
-    return room < 0 ? 0 : room / stride + 1;
+    if (room < 0) return 0;
+    if (!hangs_over) return room / stride + 1;
+    const std::int64_t outputs = (room + stride - 1) / stride + 1;
+    return (outputs - 1) * stride >= input + pad_begin ? outputs - 1 : outputs;
   }
   /// The inputs that `out` needs; may reach outside the image on both ends.
   Interval input_of(const Interval& out) const {

@@ -48,7 +48,18 @@ class Graph {
   void cell(std::string name);
 
   Value input(const Shape& shape);
-  Value conv(Value x, const ConvOptions& o, std::string name) { return make<Conv>({x}, std::move(name), o); }
+  Value conv(Value x, ConvOptions o, std::string name) {
+    if (o.pad_mode != PadMode::zeros) {
+      x = make<Pad>({x}, name + ".pad", PadOptions{o.pad, o.pad_end, o.pad_mode});
+      o.pad = 0;
+      o.pad_end.reset();
+      o.pad_mode = PadMode::zeros;
+    }
+    return make<Conv>({x}, std::move(name), o);
+  }
+  Value pad(Value x, const PadOptions& o) { return make<Pad>({x}, {}, o); }
+  Value resize(Value x, const ResizeOptions& o) { return make<Resize>({x}, {}, o); }
+  Value adaptive_pool(Value x, const AdaptivePoolOptions& o) { return make<AdaptivePool>({x}, {}, o); }
   Value conv_transpose(Value x, const ConvTransposeOptions& o, std::string name) {
     return make<ConvTranspose>({x}, std::move(name), o);
   }
@@ -74,6 +85,10 @@ class Graph {
   /// Arithmetic.
   Value add(Value a, Value b) { return combine(Combine::sum, a, b); }
   Value multiply(Value a, Value b) { return combine(Combine::product, a, b); }
+  Value prelu(Value x, std::string name, bool by_channel = true) { return make<PRelu>({x}, std::move(name), by_channel); }
+  Value slice_channels(Value x, std::int64_t first, std::int64_t count) {
+    return make<SliceChannels>({x}, {}, first, count);
+  }
   Value concat(std::vector<Value> parts) { return make<Concat>(std::move(parts), {}); }
   Value dropout(Value x, double probability, DropoutOf what = DropoutOf::elements) {
     return make<Dropout>({x}, {}, probability, what);

@@ -35,9 +35,31 @@ class ConcatKernel final : public Kernel {
   const std::vector<Shape> inputs_;
 };
 
+class SliceKernel final : public Kernel {
+ public:
+  explicit SliceKernel(const KernelRequest& r) : op_(r.op<SliceChannels>()), channels_(r.input_shapes()[0].channels) {}
+  Slab forward(const ForwardArgs& args) override {
+    const at::Tensor in = narrowed(args.inputs[0], args.out).data;
+    Slab out = args.place(op_.count, in.options());
+    out.data.copy_(in.narrow(1, op_.first, op_.count));
+    return out;
+  }
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    const Slab& gradient = args.gradients[0];
+    const Slab dx = zero_slab(gradient.box, channels_, gradient.data.options());
+    dx.data.narrow(1, op_.first, op_.count).copy_(gradient.data);
+    return {dx};
+  }
+
+ private:
+  const SliceChannels& op_;
+  const std::int64_t channels_;
+};
+
 }  // namespace
 
 void add_channel_kernels(Kernels& kernels) {
+  kernels.add("slice_channels", [](const KernelRequest& r) { return std::make_unique<SliceKernel>(r); });
   kernels.add("concat", [](const KernelRequest& r) { return std::make_unique<ConcatKernel>(r.input_shapes()); });
 }
 

@@ -10,8 +10,10 @@ void add_pointwise_kernels(Kernels& kernels);
 void add_conv_kernels(Kernels& kernels);
 void add_pool_kernels(Kernels& kernels);
 void add_upsample_kernels(Kernels& kernels);
+void add_resample_kernels(Kernels& kernels);
 void add_channel_kernels(Kernels& kernels);
 void add_dropout_kernels(Kernels& kernels);
+void add_prelu_kernels(Kernels& kernels);
 void add_norm_kernels(Kernels& kernels);
 void add_head_kernels(Kernels& kernels);
 

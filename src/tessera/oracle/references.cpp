@@ -15,6 +15,10 @@ torch::Tensor padded(const torch::Tensor& x, const Windows& w, double value) {
 }
 
 torch::Tensor average(const torch::Tensor& x, const AvgPool& op) {
+  const auto &rows = op.windows.height, &columns = op.windows.width;
+  if (rows.hangs_over)
+    return torch::avg_pool2d(x, {rows.kernel, columns.kernel}, {rows.stride, columns.stride},
+                             {rows.pad_begin, columns.pad_begin}, true, op.count_include_pad);
   const auto sum = [&](const torch::Tensor& t) {
     const auto &h = op.windows.height, &w = op.windows.width;
     return torch::avg_pool2d(padded(t, op.windows, 0), {h.kernel, w.kernel}, {h.stride, w.stride}, 0, false, true, 1);
@@ -81,7 +85,9 @@ torch::Tensor pooled(const ReferenceArgs& a) {
   const auto& op = a.op<MaxPool>();
   const auto &h = op.windows.height, &w = op.windows.width;
   return torch::max_pool2d(padded(a.x(), op.windows, -std::numeric_limits<double>::infinity()), {h.kernel, w.kernel},
-                           {h.stride, w.stride});
+                           {h.stride, w.stride}, 0, 1, h.hangs_over)
+      .narrow(2, 0, a.node.shape.height)
+      .narrow(3, 0, a.node.shape.width);
 }
 
 torch::Tensor transposed(const ReferenceArgs& a) {
@@ -111,6 +117,37 @@ torch::Tensor loss(const ReferenceArgs& a) {
   return F::cross_entropy(a.x(), a.labels, sum.ignore_index(CrossEntropy::ignored_label));
 }
 
+torch::Tensor padded_by(const ReferenceArgs& a) {
+  const auto& o = a.op<Pad>().options;
+  const Pair after = o.after.value_or(o.before);
+  auto options = F::PadFuncOptions({o.before.width, after.width, o.before.height, after.height});
+  switch (o.mode) {
+    case PadMode::zeros:
+      break;
+    case PadMode::reflect:
+      options.mode(torch::kReflect);
+      break;
+    case PadMode::replicate:
+      options.mode(torch::kReplicate);
+      break;
+    case PadMode::circular:
+      options.mode(torch::kCircular);
+      break;
+  }
+  return F::pad(a.x(), options);
+}
+
+torch::Tensor resized(const ReferenceArgs& a) {
+  const auto& o = a.op<Resize>().options;
+  F::InterpolateFuncOptions options;
+  if (o.size) options.size(std::vector<std::int64_t>{o.size->height, o.size->width});
+  if (o.factor) options.scale_factor(std::vector<double>{*o.factor, *o.factor});
+  if (o.mode == ResizeMode::nearest) return F::interpolate(a.x(), options.mode(torch::kNearest));
+  return F::interpolate(a.x(), options.mode(torch::kBilinear).align_corners(o.align_corners));
+}
+
+std::vector<std::int64_t> sizes_of(const ReferenceArgs& a) { return {a.node.shape.height, a.node.shape.width}; }
+
 double parameter_of(const ReferenceArgs& a) { return a.op<Activate>().activation.parameter; }
 
 std::map<std::string, Reference, std::less<>> built_in() {
@@ -134,12 +171,20 @@ std::map<std::string, Reference, std::less<>> built_in() {
       {"gelu_tanh", [](A a) { return torch::gelu(a.x(), "tanh"); }},
       {"sigmoid", [](A a) { return torch::sigmoid(a.x()); }},
       {"tanh", [](A a) { return torch::tanh(a.x()); }},
-      {"hard_sigmoid", [](A a) { return torch::hardsigmoid(a.x()); }},
+      // Torch's own has a derivative of single precision.
+      {"hard_sigmoid", [](A a) { return torch::relu6(a.x() + 3) / 6; }},
       {"hard_swish", [](A a) { return torch::hardswish(a.x()); }},
       {"mish", [](A a) { return torch::mish(a.x()); }},
       {"add", [](A a) { return a.inputs[0] + a.inputs[1]; }},
       {"multiply", [](A a) { return a.inputs[0] * a.inputs[1]; }},
+      {"prelu", [](A a) { return torch::prelu(a.x(), a.parameter("weight")); }},
       {"concat", [](A a) { return torch::cat(a.inputs, 1); }},
+      {"slice_channels",
+       [](A a) { return a.x().narrow(1, a.op<SliceChannels>().first, a.op<SliceChannels>().count); }},
+      {"pad", padded_by},
+      {"resize", resized},
+      {"adaptive_avg_pool", [](A a) { return torch::adaptive_avg_pool2d(a.x(), sizes_of(a)); }},
+      {"adaptive_max_pool", [](A a) { return std::get<0>(torch::adaptive_max_pool2d(a.x(), sizes_of(a))); }},
       {"max_pool", pooled},
       {"avg_pool", [](A a) { return average(a.x(), a.op<AvgPool>()); }},
       {"global_avg_pool", [](A a) { return a.x().mean(IntArrayRef{2, 3}, true); }},

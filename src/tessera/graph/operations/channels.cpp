@@ -19,4 +19,16 @@ Cost Concat::cost(Shapes inputs, const Box& out) const {
   return {0, 0, 0, 2 * static_cast<double>(out.volume() * output_shape(inputs).channels)};
 }
 
+Shape SliceChannels::output_shape(Shapes inputs) const {
+  require(first >= 0 && count > 0 && first + count <= inputs[0].channels, "channels ", first, " to ", first + count,
+          " of ", inputs[0].channels, ": there are not as many");
+  Shape out = inputs[0];
+  out.channels = count;
+  return out;
+}
+
+Cost SliceChannels::cost(Shapes, const Box& out) const {
+  return {0, 0, 0, 2 * static_cast<double>(out.volume() * count)};
+}
+
 }  // namespace tessera

@@ -15,4 +15,17 @@ class Concat final : public Operation {
   bool repeats() const override { return true; }
 };
 
+/// Channels [first, first + count).
+class SliceChannels final : public Operation {
+ public:
+  SliceChannels(std::int64_t first_channel, std::int64_t channels) : first(first_channel), count(channels) {}
+  std::string_view kind() const override { return "slice_channels"; }
+  Shape output_shape(Shapes inputs) const override;
+  Cost cost(Shapes inputs, const Box& out) const override;
+  Needs needs() const override { return {}; }
+  bool repeats() const override { return true; }
+
+  const std::int64_t first, count;
+};
+
 }  // namespace tessera

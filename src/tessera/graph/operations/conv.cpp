@@ -13,6 +13,7 @@ Conv::Conv(const ConvOptions& o)
 }
 
 Shape Conv::output_shape(Shapes inputs) const {
+  ensure(options.pad_mode == PadMode::zeros, "a convolution pads with zeros only");
   require(inputs[0].channels % options.groups == 0, "convolution of ", inputs[0].channels, " channels in ",
           options.groups, " groups: the channels must be a multiple of the groups");
   return windows.apply(inputs[0], options.out);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "tessera/graph/operations/resample.h"
 #include "tessera/graph/operations/windowed.h"
 
 namespace tessera {
@@ -13,6 +14,7 @@ struct ConvOptions {
   Pair dilation = 1;
   std::int64_t groups = 1;
   bool bias = false;
+  PadMode pad_mode = PadMode::zeros;  ///< other than zeros: the graph puts a Pad node before it
   /// Unset: torch's default, uniform in ±1/√fan-in. Set: normal with this gain over √fan-out (He et al. use √2).
   std::optional<double> fan_out_gain;
 };

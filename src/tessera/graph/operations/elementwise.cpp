@@ -37,6 +37,18 @@ Cost Arithmetic::cost(Shapes inputs, const Box& out) const {
   return combine == Combine::sum ? Cost{n, 0, 0, 3 * n} : Cost{n, 2 * n, 0, 3 * n};
 }
 
+std::vector<ParameterSpec> PRelu::parameters(Shapes inputs) const {
+  return {{.suffix = "weight",
+           .sizes = {by_channel ? inputs[0].channels : 1},
+           .init = {Initializer::Kind::constant, 0.25},
+           .wide = true}};
+}
+
+Cost PRelu::cost(Shapes inputs, const Box& out) const {
+  const double n = elements(inputs[0], out);
+  return {n, n, n, 2 * n};
+}
+
 Dropout::Dropout(double p, DropoutOf what) : probability(p), of(what) {
   require(p >= 0 && p < 1, "dropout probability ", p, " must be at least 0 and less than 1");
 }

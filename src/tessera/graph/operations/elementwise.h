@@ -31,6 +31,20 @@ class Arithmetic final : public PointwiseOperation {
   const Combine combine;
 };
 
+/// x, or below zero a parameter times x: one for all channels, or one for each.
+class PRelu final : public Operation {
+ public:
+  explicit PRelu(bool one_for_each_channel) : by_channel(one_for_each_channel) {}
+  std::string_view kind() const override { return "prelu"; }
+  Shape output_shape(Shapes inputs) const override { return inputs[0]; }
+  std::vector<ParameterSpec> parameters(Shapes inputs) const override;
+  Cost cost(Shapes inputs, const Box& out) const override;
+  Needs needs() const override { return {.inputs = true}; }
+  bool repeats() const override { return true; }
+
+  const bool by_channel;
+};
+
 /// What is dropped at once.
 enum class DropoutOf { elements, channels, samples };
 

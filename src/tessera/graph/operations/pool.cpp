@@ -7,6 +7,7 @@ namespace {
 
 Windows pool_windows(const PoolOptions& o) {
   Windows windows(o.kernel, o.stride.value_or(o.kernel), o.pad, o.pad_end.value_or(o.pad), 1);
+  windows.height.hangs_over = windows.width.hangs_over = o.ceil_mode;
   for (const Window& w : {windows.height, windows.width})
     require(w.pad_begin >= 0 && w.pad_end >= 0 && w.pad_begin < w.kernel && w.pad_end < w.kernel, "pool of ", w.kernel,
             " with padding ", w.pad_begin, " and ", w.pad_end, ": every window must see at least one pixel");

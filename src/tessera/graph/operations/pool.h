@@ -10,6 +10,7 @@ struct PoolOptions {
   Pair pad = 0;
   std::optional<Pair> pad_end;    ///< as `pad` when not given
   bool count_include_pad = true;  ///< average only: whether padding counts in the divisor
+  bool ceil_mode = false;         ///< a last window may hang over the end
 };
 
 /// Padding never wins: it stands for minus infinity. Of equal values the first in row order takes the gradient.
