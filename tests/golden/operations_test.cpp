@@ -18,7 +18,7 @@ Activation activation(ActivationKind kind) {
 Graph network(const Case& c) {
   Graph g;
   g.cell("a");
-  Value x = conv_norm_relu(g, g.input({3, 19, 15}), {.out = 8, .kernel = 3, .pad = 1}, "a");
+  Value x = conv_norm_relu(g, g.input({3, 29, 27}), {.out = 8, .kernel = 3, .pad = 1}, "a");
   g.cell("b");
   x = c.apply(g, x);
   g.cell("c");
@@ -136,6 +136,18 @@ std::vector<Case> cases() {
   });
   add("avg_pool_hanging_over_without_padding", [](Graph& g, Value x) {
     return g.avg_pool(x, {.kernel = 3, .stride = 2, .pad = 1, .count_include_pad = false, .ceil_mode = true});
+  });
+  add("conv_transpose_of_blocks", [](Graph& g, Value x) {
+    return g.conv_transpose(x, {.out = 8, .scale = {2, 1}}, numbered(g, "up"));
+  });
+  add("conv_transpose_overlapping", [](Graph& g, Value x) {
+    return g.conv_transpose(x, {.out = 8, .scale = 2, .kernel = Pair{4, 3}, .pad = 1, .output_pad = {0, 1}},
+                            numbered(g, "up"));
+  });
+  add("conv_transpose_of_groups", [](Graph& g, Value x) {
+    return g.conv_transpose(
+        x, {.out = 8, .scale = {1, 3}, .bias = false, .kernel = Pair{3, 2}, .dilation = {2, 1}, .groups = 4},
+        numbered(g, "up"));
   });
   add("conv_of_groups", [](Graph& g, Value x) {
     return g.conv(x, {.out = 8, .kernel = {4, 3}, .pad = {1, 2}, .pad_end = Pair{2, 0}, .dilation = {1, 2}, .groups = 4},

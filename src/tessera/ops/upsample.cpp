@@ -1,5 +1,7 @@
-// Transposed convolutions whose blocks do not overlap, and bilinear upsampling.
+// Transposed convolutions, and bilinear upsampling.
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/upsample_bilinear2d.h>
 #include <ATen/ops/upsample_bilinear2d_backward.h>
@@ -29,9 +31,9 @@ Slab widened(const Slab& gradient, const Box& box) {
 // One matrix product: a row for each pixel, a column for each place in the block and output channel.
 //
 //     pixels x in   times   in x (block rows x block columns x out)   =   blocks, then laid out as a plane
-class ConvTransposeKernel final : public Kernel {
+class BlocksKernel final : public Kernel {
  public:
-  ConvTransposeKernel(const ConvTranspose& op, const Shape& input, NodeParameters parameters)
+  BlocksKernel(const ConvTranspose& op, const Shape& input, NodeParameters parameters)
       : op_(op), input_(input), parameters_(std::move(parameters)) {}
 
   Slab forward(const ForwardArgs& args) override {
@@ -97,6 +99,74 @@ class ConvTransposeKernel final : public Kernel {
   NodeParameters parameters_;
 };
 
+// Any transposed convolution: torch's, of the pixels that a box sees, on the plane that these make; of that the box is
+// taken.
+class ConvTransposeKernel final : public Kernel {
+ public:
+  explicit ConvTransposeKernel(const KernelRequest& r)
+      : op_(r.op<ConvTranspose>()), input_(r.input_shapes()[0]), parameters_(r.parameters_of_node()) {}
+
+  Slab forward(const ForwardArgs& args) override {
+    Slab out = args.place(op_.options.out, args.inputs[0].data.options());
+    const Box seen = seen_by(args.out), plane = plane_of(seen), shared = intersect(plane, args.out);
+    // Outputs that no pixel reaches are zero.
+    if (shared != args.out) out.data.zero_();
+    if (!seen.empty() && !shared.empty()) {
+      const at::Tensor made = at::convolution(narrowed(args.inputs[0], seen).data, parameters_.values[0], {}, stride(),
+                                              none_, dilation(), /*transposed=*/true, none_, op_.options.groups);
+      narrowed(out, shared).data.copy_(narrowed({made, plane}, shared).data);
+    }
+    if (op_.options.bias) out.data.add_(parameters_.values[1].view({1, -1, 1, 1}));
+    return out;
+  }
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    const Box seen = seen_by(args.gradients[0].box);
+    if (seen.empty()) return {{{}, seen}};
+    return {{channels_last(std::get<0>(backward(args, seen, {true, false, false}))), seen}};
+  }
+  void weight_gradients(BackwardArgs& args) override {
+    const Slab& gradient = args.gradients[0];
+    if (op_.options.bias) parameters_.gradients[1].add_(gradient.data.sum({0, 2, 3}));
+    const Box seen = seen_by(gradient.box);
+    if (!seen.empty()) parameters_.gradients[0].add_(std::get<1>(backward(args, seen, {false, true, false})));
+  }
+  bool has_weights() const override { return true; }
+
+ private:
+  using Two = std::array<std::int64_t, 2>;
+  Two stride() const { return {op_.options.scale.height, op_.options.scale.width}; }
+  Two dilation() const { return {op_.options.dilation.height, op_.options.dilation.width}; }
+  Box seen_by(const Box& out) const {
+    return intersect(op_.input_box(out, 0, {&input_, 1}), input_.box(out.batch()));
+  }
+  // All that the pixels make; it may reach outside of the output.
+  Box plane_of(const Box& pixels) const {
+    const auto along = [](const Interval& in, std::int64_t step, std::int64_t pad, std::int64_t taps,
+                          std::int64_t apart) {
+      return Interval{in.begin * step - pad, (in.end - 1) * step - pad + (taps - 1) * apart + 1};
+    };
+    const auto& o = op_.options;
+    Box plane = pixels;
+    plane[Axis::height] = along(pixels.height(), o.scale.height, o.pad.height, op_.kernel.height, o.dilation.height);
+    plane[Axis::width] = along(pixels.width(), o.scale.width, o.pad.width, op_.kernel.width, o.dilation.width);
+    return plane;
+  }
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const BackwardArgs& args, const Box& seen,
+                                                          std::array<bool, 3> mask) const {
+    const Slab& gradient = args.gradients[0];
+    const Box plane = plane_of(seen), shared = intersect(plane, gradient.box);
+    const at::Tensor g = widened(narrowed(gradient, shared), plane).data;
+    return at::convolution_backward(g, narrowed(args.inputs[0], seen).data, parameters_.values[0],
+                                    at::OptionalIntArrayRef(), stride(), none_, dilation(), /*transposed=*/true, none_,
+                                    op_.options.groups, mask);
+  }
+
+  static constexpr Two none_{0, 0};
+  const ConvTranspose& op_;
+  const Shape input_;
+  NodeParameters parameters_;
+};
+
 // Torch doubles what a box needs of the input. The first and last row of that would be those of an edge, which is right
 // where the image ends; elsewhere they are not asked for.
 class UpsampleKernel final : public Kernel {
@@ -134,9 +204,13 @@ class UpsampleKernel final : public Kernel {
 }  // namespace
 
 void add_upsample_kernels(Kernels& kernels) {
-  kernels.add("conv_transpose", [](const KernelRequest& r) {
-    return std::make_unique<ConvTransposeKernel>(r.op<ConvTranspose>(), r.input_shapes()[0], r.parameters_of_node());
-  });
+  kernels.add("conv_transpose",
+              {"product", [](const KernelRequest& r) { return r.op<ConvTranspose>().of_blocks(); },
+               [](const KernelRequest& r) {
+                 return std::make_unique<BlocksKernel>(r.op<ConvTranspose>(), r.input_shapes()[0],
+                                                       r.parameters_of_node());
+               }});
+  kernels.add("conv_transpose", [](const KernelRequest& r) { return std::make_unique<ConvTransposeKernel>(r); });
   kernels.add("upsample", [](const KernelRequest& r) {
     return std::make_unique<UpsampleKernel>(r.op<Upsample>(), r.input_shapes()[0]);
   });

@@ -92,8 +92,9 @@ torch::Tensor pooled(const ReferenceArgs& a) {
 
 torch::Tensor transposed(const ReferenceArgs& a) {
   const auto& o = a.op<ConvTranspose>().options;
-  return cropped(torch::conv_transpose2d(a.x(), a.parameter("weight"), a.parameter_if(o.bias, "bias"),
-                                         IntArrayRef{o.scale.height, o.scale.width}),
+  const auto pair = [](const Pair& p) { return std::vector<std::int64_t>{p.height, p.width}; };
+  return cropped(torch::conv_transpose2d(a.x(), a.parameter("weight"), a.parameter_if(o.bias, "bias"), pair(o.scale),
+                                         pair(o.pad), pair(o.output_pad), o.groups, pair(o.dilation)),
                  a.node.shape);
 }
 
