@@ -12,7 +12,7 @@ __device__ inline A value_of(const FormulaView& f, A x) {
   if (f.activation < 0) return x;
   A y = x;
   switch (static_cast<ActivationKind>(f.activation)) {
-#define TESSERA_CASE(name, value, derivative, by_value)                      \
+#define TESSERA_CASE(name, at_x, slope, slope_by_value)                    \
   case ActivationKind::name:                                                 \
     y = activation::name##_formula::value<A>(x, static_cast<A>(f.parameter)); \
     break;
@@ -26,7 +26,7 @@ __device__ inline A slope_of(const FormulaView& f, A x, bool by_value) {
   if (f.activation < 0) return A(1);
   A y = x;
   switch (static_cast<ActivationKind>(f.activation)) {
-#define TESSERA_CASE(name, value, derivative_, by_value_)                                            \
+#define TESSERA_CASE(name, at_x, slope, slope_by_value)                                            \
   case ActivationKind::name:                                                                         \
     y = by_value ? activation::name##_formula::by_value<A>(x, static_cast<A>(f.parameter))           \
                  : activation::name##_formula::derivative<A>(x, static_cast<A>(f.parameter));        \
