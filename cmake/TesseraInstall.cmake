@@ -26,7 +26,15 @@ set_target_properties(tessera PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS tessera RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS tessera_all tessera_app tessera_torch ${rooms} EXPORT tessera
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY src/tessera DESTINATION include FILES_MATCHING PATTERN "*.h")
+# What networks and operations outside of the tree are written with; all other headers are Tessera's own.
+set(public_headers base/error.h base/random.h geometry/box.h geometry/window.h models/registry.h
+  program/program.h ops/kernel.h ops/slab.h oracle/reference.h)
+foreach(header ${public_headers})
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES src/tessera/${header} DESTINATION include/tessera/${folder})
+endforeach()
+install(DIRECTORY src/tessera/graph DESTINATION include/tessera FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY apps/tessera/include/tessera DESTINATION include FILES_MATCHING PATTERN "*.h")
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/tessera)
