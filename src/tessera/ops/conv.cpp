@@ -295,24 +295,18 @@ class ConvKernel final : public Kernel {
   const bool by_onednn_;
 };
 
-// Own ways know square windows without dilation or groups.
-std::optional<ConvFacts> facts_of(const KernelRequest& r) {
+ConvFacts facts_of(const KernelRequest& r) {
   const auto& op = r.op<Conv>();
-  const auto &rows = op.windows.height, &columns = op.windows.width;
-  if (rows.kernel != columns.kernel || rows.stride != columns.stride || rows.dilation != 1 || columns.dilation != 1 ||
-      op.options.groups != 1)
-    return std::nullopt;
-  return ConvFacts{.kernel = rows.kernel,
-                   .stride = rows.stride,
-                   .in_channels = r.input_shapes()[0].channels,
-                   .out_channels = op.options.out,
-                   .bias = op.options.bias,
-                   .dtype = r.activations.dtype().toScalarType()};
+  return {.windows = op.windows,
+          .in_channels = r.input_shapes()[0].channels,
+          .out_channels = op.options.out,
+          .groups = op.options.groups,
+          .bias = op.options.bias,
+          .dtype = r.activations.dtype().toScalarType()};
 }
 
 std::unique_ptr<Kernel> make_gpu_conv(const KernelRequest& r) {
-  const auto facts = facts_of(r);
-  auto own = facts ? gpu_conv_way(*facts) : nullptr;
+  auto own = gpu_conv_way(facts_of(r));
   // Own kernels count in 64 bits. Where they are too small to pay, nothing is large.
   const bool small = own && own->pays(r.node().shape.box({0, 1}), ConvPass::input_gradient);
   auto kernel = std::make_unique<ConvKernel>(r, std::move(own));
@@ -327,8 +321,8 @@ std::unique_ptr<Kernel> make_gpu_conv(const KernelRequest& r) {
 void add_conv_kernels(Kernels& kernels) {
   kernels.add("conv", {"cuda", [](const KernelRequest& r) { return r.on_gpu(); }, make_gpu_conv});
   kernels.add("conv", [](const KernelRequest& r) {
-    const auto facts = facts_of(r);
-    return std::make_unique<ConvKernel>(r, facts ? winograd_way(*facts) : nullptr);
+    const ConvFacts facts = facts_of(r);
+    return std::make_unique<ConvKernel>(r, facts.depthwise() ? depthwise_way(facts) : winograd_way(facts));
   });
 }
 

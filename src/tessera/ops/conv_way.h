@@ -9,10 +9,21 @@ namespace tessera {
 
 /// What a convolution is asked to do: made once for a node.
 struct ConvFacts {
-  std::int64_t kernel = 1, stride = 1;  ///< of square windows without dilation
-  std::int64_t in_channels = 0, out_channels = 0;
+  Windows windows;
+  std::int64_t in_channels = 0, out_channels = 0, groups = 1;
   bool bias = false;
   at::ScalarType dtype = at::kFloat;
+
+  /// The side of square windows without dilation or groups; 0: others.
+  std::int64_t plain_kernel() const {
+    const auto &rows = windows.height, &columns = windows.width;
+    const bool plain = rows.kernel == columns.kernel && rows.stride == columns.stride && rows.dilation == 1 &&
+                       columns.dilation == 1 && groups == 1;
+    return plain ? rows.kernel : 0;
+  }
+  std::int64_t stride() const { return windows.height.stride; }
+  /// One input and one output channel in each group.
+  bool depthwise() const { return groups > 1 && groups == in_channels && groups == out_channels; }
 };
 
 enum class ConvPass { forward, input_gradient, weight_gradient };
@@ -35,6 +46,7 @@ class ConvWay {
 
 /// Null where the way can do nothing with such a convolution.
 std::unique_ptr<ConvWay> winograd_way(const ConvFacts& facts);
+std::unique_ptr<ConvWay> depthwise_way(const ConvFacts& facts);
 std::unique_ptr<ConvWay> gpu_conv_way(const ConvFacts& facts);
 
 }  // namespace tessera

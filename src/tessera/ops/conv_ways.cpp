@@ -36,12 +36,12 @@ class GpuWay final : public ConvWay {
  public:
   explicit GpuWay(const ConvFacts& facts) : facts_(facts) {}
   bool pays(const Box& out, ConvPass pass) const override {
-    return gpu::conv_pays({facts_.kernel, facts_.stride, facts_.in_channels, facts_.out_channels, out.volume()},
+    return gpu::conv_pays({facts_.plain_kernel(), facts_.stride(), facts_.in_channels, facts_.out_channels, out.volume()},
                           pass == ConvPass::input_gradient);
   }
   void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
                const at::Tensor& out) const override {
-    gpu::conv(in, origin, parameters.values[0], facts_.stride, out);
+    gpu::conv(in, origin, parameters.values[0], facts_.stride(), out);
   }
   void input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights,
                       const at::Tensor& out) const override {
@@ -49,7 +49,7 @@ class GpuWay final : public ConvWay {
   }
   void weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient,
                        const at::Tensor& sum) const override {
-    gpu::conv_weight_gradient(in, origin, gradient, facts_.stride, sum);
+    gpu::conv_weight_gradient(in, origin, gradient, facts_.stride(), sum);
   }
 
  private:
@@ -59,12 +59,12 @@ class GpuWay final : public ConvWay {
 }  // namespace
 
 std::unique_ptr<ConvWay> winograd_way(const ConvFacts& facts) {
-  if (facts.dtype != at::kFloat || facts.kernel != 3 || facts.stride != 1) return nullptr;
+  if (facts.dtype != at::kFloat || facts.plain_kernel() != 3 || facts.stride() != 1) return nullptr;
   return std::make_unique<WinogradWay>(facts);
 }
 
 std::unique_ptr<ConvWay> gpu_conv_way(const ConvFacts& facts) {
-  if (facts.dtype != at::kBFloat16 || facts.bias) return nullptr;
+  if (facts.dtype != at::kBFloat16 || facts.bias || facts.plain_kernel() == 0) return nullptr;
   return std::make_unique<GpuWay>(facts);
 }
 
