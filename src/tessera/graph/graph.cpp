@@ -34,7 +34,8 @@ Value Graph::add_node(OperationPtr op, std::vector<Value> inputs, std::string na
   ensure(!nodes_.empty() && !inputs.empty(), "a ", op->kind(), " node has no input");
   if (name.empty()) name = automatic_name(op->kind());
   Node node{std::move(name), std::move(op), std::move(inputs), {}, static_cast<int>(cells_.size()) - 1, {}};
-  for (const auto& other : nodes_) ensure(other.name != node.name, "two nodes are called '", node.name, "'");
+  for (const auto& other : nodes_)
+    require(other.name != node.name, "two nodes of the network are called '", node.name, "'; each needs its own name");
   named(node.name, [&] {
     const auto shapes = input_shapes(node);
     node.shape = node.op->output_shape(shapes);
