@@ -45,6 +45,7 @@ std::string matrix(const RunDocuments& run, const Json& evaluation) {
     inside += words(left - 6, top + middle + 4, name, "class='axis end'");
     inside += fmt::format("<text class='axis' transform='translate({} {}) rotate(-45)'>{}</text>",
                           at(left + middle + 3), at(top - 6), escaped(name));
+    if (!counts[k].is_array()) continue;
     double all = 0;
     for (const Json& count : counts[k]) all += count.is_number() ? count.get<double>() : 0;
     for (std::size_t p = 0; p < std::min(classes, counts[k].size()); ++p) {
