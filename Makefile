@@ -53,7 +53,7 @@ test: deps
 # Benchmarks are programs of their own; each one says with --help what it measures.
 bench: deps
 	cmake --preset $(PRESET) -DTESSERA_BENCH=ON
-	cmake --build --preset $(PRESET) --parallel $(JOBS)
+	cmake --build --preset $(PRESET) --parallel $(JOBS) --target benchmarks tessera
 	@echo "benchmarks:"
 	@find build/$(PRESET)/bench -maxdepth 1 -type f -perm -u+x 2>/dev/null | sort | sed 's/^/  /'
 

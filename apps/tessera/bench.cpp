@@ -15,7 +15,7 @@ namespace tessera {
 namespace {
 
 // The size at which a plan is verified: the same plan trains the same nodes, and what one device could not hold in
-// float64, or only in minutes, shows nothing that a small image does not. Every tile keeps 64 pixels a side.
+// float64, or only in minutes, shows nothing that a small image does not. Every tile keeps 64 pixels on each side.
 std::string verified_size(const Plan& plan, const Shape& image) {
   std::int64_t most = 256;
   for (const auto& stage : plan.stages)
@@ -61,8 +61,7 @@ void apply_bench_defaults(const std::string& family, Options& options) {
   }
 }
 
-void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch, int argc,
-               char** argv) {
+void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch) {
   const Job job = make_job(options, models, launch);
   if (launch.speaks()) {
     check_writable("--json", options.json);
@@ -75,12 +74,11 @@ void run_bench(Options& options, const std::string& family, const ModelRegistry&
     if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
   }
   if (!options.skip_verification) verify_first(options, job.plan, models, launch);
-  RunReport report =
+  const RunReport report =
       run_training(options, job, launch, {.quiet = true, .every_step = false, .record = !options.trace.empty()});
   if (!launch.speaks()) return;
   // Fewer steps than asked for are no figure.
   if (report.stopped) throw Error(concat("stopped by a signal after step ", *report.stopped, " of ", job.steps));
-  report.command.assign(argv, argv + argc);
   const Spread speed = images_per_second(report.steps, job.plan.global_batch());
   fmt::print("{} (median of {}; {} to {}), loss {:.4f} -> {:.4f}\n{}", human_speed(speed.median),
              counted(static_cast<std::int64_t>(report.steps.size()) - 1, "step"), human_speed(speed.low),

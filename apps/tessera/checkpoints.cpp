@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <sstream>
 
+#include "description.h"
 #include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/io/checkpoint_files.h"
@@ -31,6 +33,10 @@ void check_flags(const CheckpointOptions& o) {
   problems.throw_if_any();
 }
 
+constexpr const char* best_setting = "best_";
+
+std::string best_folder(const std::string& dir) { return join_path(dir, "best"); }
+
 // 0: there is none.
 std::int64_t newest_step(const std::string& dir) {
   std::int64_t newest = 0;
@@ -49,6 +55,7 @@ FileHandle prepare_folder(const std::string& dir) {
   write_text(probe, "");
   remove_file(probe);
   remove_leftovers(dir);
+  remove_leftovers(best_folder(dir));
   return std::move(*lock);
 }
 
@@ -70,6 +77,16 @@ std::string chosen_checkpoint(const CheckpointOptions& o, std::optional<FileHand
   return found;
 }
 
+// What the run had found before the step that it goes on from, in text; a later best one will be found again.
+std::string best_before(const std::string& dir, const std::string& metric, std::int64_t step) {
+  if (metric.empty() || step == 0 || !is_folder(best_folder(dir))) return "";
+  const auto found = find_latest(best_folder(dir), print_warning);
+  if (!found) return "";
+  const RunState state = CheckpointReader(*found).state();
+  const auto value = state.settings.find(best_setting + metric);
+  return value == state.settings.end() || state.step > step ? "" : concat(state.step, " ", value->second);
+}
+
 std::string new_run_name() {
   return concat(std::chrono::system_clock::now().time_since_epoch().count(), "-", getpid());
 }
@@ -79,7 +96,8 @@ RunFacts facts_of(const Options& o, const Job& job) {
           .dtype = o.dtype,
           .optimizer = o.train.optimizer,
           .seed = o.train.seed,
-          .images = job.images->size()};
+          .images = job.images->size(),
+          .description = describe_run(o, job)};
 }
 
 }  // namespace
@@ -105,6 +123,7 @@ Start find_start(const Options& options, const Job& job, const Launch& launch) {
   const CheckpointOptions& o = options.checkpoints;
   check_flags(o);
   Start start;
+  if (!options.evaluation.best.empty()) start.best.metric = options.evaluation.best;
   start.checkpoint = launch.told([&] { return chosen_checkpoint(o, start.folder); });
   start.run = launch.told(new_run_name);
   if (!start.checkpoint.empty()) {
@@ -113,6 +132,8 @@ Start find_start(const Options& options, const Job& job, const Launch& launch) {
       if (launch.speaks()) print_warning(warning);
     });
     start.step = reader.state().step;
+    std::istringstream best(launch.told([&] { return best_before(o.dir, options.evaluation.best, start.step); }));
+    if (double value = 0; best >> start.best.at_step >> value) start.best.value = value;
     start.message = fmt::format("goes on from {}, in epoch {}\n", start.checkpoint, reader.state().epoch + 1);
   } else if (!o.init_from.empty()) {
     start.weights = o.init_from;
@@ -135,13 +156,24 @@ RunCheckpoints::RunCheckpoints(const Options& options, const Job& job, const Sta
   if (!start.checkpoint.empty()) restore(trainer, CheckpointReader(start.checkpoint));
   if (!start.weights.empty()) load_weights(trainer, TensorStore::open(start.weights), start.import);
   if (o.dir.empty()) return;
-  saver_ = std::make_unique<CheckpointSaver>(
-      job.plan, job.graph, rank,
-      SaverOptions{.dir = o.dir,
-                   .keep = static_cast<int>(o.keep.value_or(0)),
-                   .run = start.run,
-                   .on_error = o.on_save_error == "stop" ? OnSaveError::stop : OnSaveError::warn,
-                   .warn = std::move(warn)});
+  const auto saver = [&](const std::string& dir, std::int64_t keep) {
+    return std::make_unique<CheckpointSaver>(
+        job.plan, job.graph, rank,
+        SaverOptions{.dir = dir,
+                     .keep = static_cast<int>(keep),
+                     .run = start.run,
+                     .on_error = o.on_save_error == "stop" ? OnSaveError::stop : OnSaveError::warn,
+                     .warn = warn});
+  };
+  saver_ = saver(o.dir, o.keep.value_or(0));
+  if (!options.evaluation.best.empty()) best_saver_ = saver(best_folder(o.dir), 1);
+}
+
+void RunCheckpoints::save_best(const Best& best) {
+  if (!best_saver_) return;
+  RunState state = run_state_at(trainer_.steps_done(), facts_, job_.plan, job_.graph);
+  state.settings[best_setting + best.metric] = fmt::format("{}", *best.value);
+  best_saver_->save(trainer_, state);
 }
 
 void RunCheckpoints::after_step(bool last) {
@@ -154,6 +186,7 @@ void RunCheckpoints::after_step(bool last) {
 
 void RunCheckpoints::finish() {
   if (saver_) saver_->finish();
+  if (best_saver_) best_saver_->finish();
 }
 
 }  // namespace tessera

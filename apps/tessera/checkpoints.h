@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "evaluation.h"
 #include "job.h"
 #include "launch.h"
 #include "tessera/io/file.h"
@@ -22,6 +23,7 @@ struct Start {
   Import import;
   std::string run;                   ///< a name of its own for each run
   std::string message;               ///< for the user; may be empty
+  Best best;                         ///< what an earlier start of the run has found
   std::optional<FileHandle> folder;  ///< the lock on --checkpoint-dir, in the process that speaks
 };
 /// Makes --checkpoint-dir and checks everything that the flags name. Collective. Throws UsageError.
@@ -34,6 +36,8 @@ class RunCheckpoints {
   RunCheckpoints(const Options& options, const Job& job, const Start& start, int rank, Trainer& trainer, Warn warn);
   /// Saves if it is time to, and always after the last step of the run, which may be this one.
   void after_step(bool last);
+  /// --keep-best: the present state, as the best one so far.
+  void save_best(const Best& best);
   /// Returns when the last checkpoint is on the disk.
   void finish();
 
@@ -42,7 +46,8 @@ class RunCheckpoints {
   const RunFacts facts_;
   const std::int64_t every_;
   Trainer& trainer_;
-  std::unique_ptr<CheckpointSaver> saver_;  // null without --checkpoint-dir
+  std::unique_ptr<CheckpointSaver> saver_;       // null without --checkpoint-dir
+  std::unique_ptr<CheckpointSaver> best_saver_;  // null without --keep-best
 };
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// One function a subcommand. Each checks the whole job before it starts and throws on failure.
+// One function per subcommand. Each checks the whole job before it starts and throws on failure.
 #pragma once
 
 #include "job.h"
@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-void run_train(Options& options, const ModelRegistry& models, const Launch& launch, int argc, char** argv);
+void run_train(Options& options, const ModelRegistry& models, const Launch& launch);
 void run_plan(Options& options, const ModelRegistry& models, const Launch& launch);
 /// Throws Error when a difference is beyond the tolerance.
 void run_verify(Options& options, const ModelRegistry& models, const Launch& launch);
@@ -15,8 +15,7 @@ void run_eval(Options& options, const ModelRegistry& models, const Launch& launc
 void run_predict(Options& options, const ModelRegistry& models, const Launch& launch);
 /// family: layer, spatial, bundle, gems or gems-spatial. The defaults are the seeds'.
 void apply_bench_defaults(const std::string& family, Options& options);
-void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch, int argc,
-               char** argv);
+void run_bench(Options& options, const std::string& family, const ModelRegistry& models, const Launch& launch);
 
 struct ExportOptions {
   std::string checkpoint, output;
@@ -24,6 +23,16 @@ struct ExportOptions {
 };
 /// The weights of a checkpoint as one safetensors file.
 void run_export(const ExportOptions& options, const Launch& launch);
+
+struct ReportOptions {
+  std::vector<std::string> runs;
+  std::string output;  ///< empty: report.html
+  bool watch = false;
+  std::optional<int> port;
+  bool quiet = false;
+};
+/// One HTML page about runs, to a file or, while they go on, to a browser on this machine.
+void run_report(const ReportOptions& options);
 
 struct HaloOptions {
   std::string image_size = "1024";

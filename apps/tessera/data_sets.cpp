@@ -8,17 +8,15 @@
 #include "tessera/base/text.h"
 #include "tessera/data/cifar10.h"
 #include "tessera/data/files.h"
+#include "tessera/data/subset.h"
 #include "tessera/data/synthetic.h"
 
 namespace tessera {
 
 std::string app_name(const std::string& app) {
-  return app == "1" ? "medical" : app == "2" ? "cifar" : app == "3" ? "synthetic" : app;
+  return app == "1" || app == "images" ? "medical" : app == "2" ? "cifar" : app == "3" ? "synthetic" : app;
 }
 
-namespace {
-
-// A set that is not divided into training and validation is evaluated as it is.
 Split evaluated_split(const Options& o) {
   if (o.evaluation.split == "train" || app_name(o.app) != "medical") {
     return o.evaluation.split == "train" ? Split::train : Split::test;
@@ -27,6 +25,13 @@ Split evaluated_split(const Options& o) {
     if (const std::string inner = files::path_in(o.datapath, part); files::is_folder(inner) || files::is_file(inner))
       return Split::test;
   return Split::train;
+}
+
+namespace {
+
+bool has_validation(const Options& o) {
+  if (app_name(o.app) == "cifar") return files::is_file(files::path_in(o.datapath, "test_batch.bin"));
+  return app_name(o.app) == "synthetic" || !o.evaluation.datapath.empty() || evaluated_split(o) == Split::test;
 }
 
 // `names`: what the classes of the training set are called, if that is known.
@@ -40,8 +45,10 @@ std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool
   if (!masks) options.classes = static_cast<int>(o.model.classes);
   // What is only predicted needs none.
   if (masks && !o.evaluation.labels_optional) options.mask_classes = static_cast<int>(o.model.classes);
-  options.mask_values = o.mask_values;
-  options.mask_ignore = o.mask_ignore;
+  if (options.mask_classes > 0) {
+    options.mask_values = o.mask_values;
+    options.mask_ignore = o.mask_ignore;
+  }
   if (!masks) options.class_names = o.class_names.empty() ? names : o.class_names;
   options.labels_optional = o.evaluation.labels_optional;
   if (split == Split::test && !o.evaluation.datapath.empty()) {
@@ -89,19 +96,34 @@ std::shared_ptr<const ImageSource> open_files(const Options& o, Split split, boo
 void DataSets::open(bool masks) {
   masks_ = masks;
   require((masks && app_name(options_.app) == "medical") || (options_.mask_values.empty() && !options_.mask_ignore),
-          "--mask-values and --mask-ignore are about the mask files of --app medical for a network that labels "
-          "pixels, like --model unet; leave them out");
+          "--mask-values and --mask-ignore are about mask files, for a network that labels pixels like --model unet; "
+          "leave them out");
   const bool only = options_.evaluation.only;
-  images_ = open_one(only ? evaluated_split(options_) : Split::train, {});
+  const bool training_set = !only || options_.evaluation.share;  // what is held out is a part of it
+  images_ = open_one(training_set ? Split::train : evaluated_split(options_), {});
   if (only) return;
-  if (options_.evaluation.every) {
+  if (options_.evaluation.share) return;
+  if (options_.evaluation.every || (options_.evaluation.each_epoch && has_validation(options_))) {
     validation_ = open_one(Split::test, images_->class_names());
     require(validation_->class_names() == images_->class_names(), "the classes of the validation set are called ",
             "otherwise than those of the training set: ", validation_->describe());
   }
+}
+
+void DataSets::divide() {
+  const EvaluationOptions& o = options_.evaluation;
+  if (o.share) {
+    const HeldOut parts = held_out(images_->size(), *o.share, options_.train.seed);
+    require(!parts.training.empty(), "--val-share ", *o.share, " leaves none of ", counted(images_->size(), "image"),
+            " to train on");
+    const auto held = std::make_shared<Subset>(images_, parts.held_out);
+    const auto rest = std::make_shared<Subset>(images_, parts.training);
+    images_ = o.only && o.split == "val" ? held : rest;
+    if (!o.only) validation_ = held;
+  }
   AugmentOptions augment = options_.augment;
   augment.seed = options_.train.seed;
-  if (augment.any()) images_ = std::make_shared<Augmented>(images_, augment);
+  if (!o.only && augment.any()) images_ = std::make_shared<Augmented>(images_, augment);
 }
 
 void DataSets::leave_out_bad_images(const Launch& launch) {

@@ -14,6 +14,8 @@ class Launch;
 
 /// What --app says; the seeds call the data sets by number.
 std::string app_name(const std::string& app);
+/// Which part eval and predict look at: a set that is not divided into training and validation is taken as it is.
+Split evaluated_split(const Options& options);
 
 /// While they are opened: those of files may still lose images.
 class DataSets {
@@ -23,6 +25,8 @@ class DataSets {
   /// masks: a label for each pixel is needed.
   void open(bool masks);
   void leave_out_bad_images(const Launch& launch);
+  /// Once no image goes any more: holds out what is evaluated on, and changes what is trained on.
+  void divide();
 
   std::shared_ptr<const ImageSource> images() const { return images_; }
   std::shared_ptr<const ImageSource> validation() const { return validation_; }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "checkpoints.h"
 #include "commands.h"
+#include "description.h"
 #include "evaluation.h"
 #include "progress.h"
 #include "run.h"
@@ -64,14 +66,17 @@ void describe(const Options& options, const Job& job) {
   std::fflush(stdout);
 }
 
-// Lines of a CSV file, one an image.
+// Lines of a CSV file, one per image.
 class PredictionsFile {
  public:
-  PredictionsFile(const std::string& path, const ImageSource& images, std::int64_t classes)
-      : images_(images), file_(path + ".part"), path_(path) {
-    std::string head = images.name(0) == "0" ? "index" : "path";
+  PredictionsFile(const std::string& path, const ImageSource& images, std::int64_t classes, bool with_logits)
+      : images_(images), with_logits_(with_logits), file_(path + ".part"), path_(path) {
+    // Images that are no files have numbers.
+    const bool numbered = images.name(0).find_first_not_of("0123456789") == std::string::npos;
+    std::string head = numbered ? "index" : "path";
     head += ",label,predicted";
     for (std::int64_t k = 0; k < classes; ++k) head += "," + csv_field("p_" + class_name(k));
+    for (std::int64_t k = 0; k < classes && with_logits_; ++k) head += "," + csv_field("logit_" + class_name(k));
     file_.write(head + "\n");
   }
 
@@ -87,6 +92,7 @@ class PredictionsFile {
       lines += csv_field(images_.name(p.first + i)) + "," + (label < 0 ? "" : csv_field(class_name(label))) + "," +
                csv_field(class_name(std::max_element(logits, logits + classes) - logits));
       for (std::int64_t k = 0; k < classes; ++k) lines += fmt::format(",{:.9g}", std::exp(logits[k] - largest) / sum);
+      for (std::int64_t k = 0; k < classes && with_logits_; ++k) lines += fmt::format(",{:.9g}", logits[k]);
       lines += "\n";
     }
     file_.write(lines);
@@ -105,47 +111,86 @@ class PredictionsFile {
   }
 
   const ImageSource& images_;
+  const bool with_logits_;
   OutputFile file_;
   const std::string path_;
 };
 
+// What eval and predict begin with: the weights say what they are, and the flags the rest.
+Job evaluation_job(Options& options, const ModelRegistry& models, const Launch& launch) {
+  const std::string& weights = options.evaluation.weights;
+  require(!weights.empty(), "which weights? Name a run's folder, a checkpoint or a safetensors file, for example ",
+          "tessera eval runs/slides");
+  options.evaluation.only = true;
+  try {
+    take_description(options, weights, [&](const std::string& warning) {
+      if (launch.speaks()) print_warning(warning);
+    });
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    throw UsageError(concat("--weights: ", error.what()));
+  }
+  return make_job(options, models, launch);
+}
+
+// The masks' files by image, below `folder`: as the images lie below the data path, so that classes keep their folders.
+// Images of one name are told apart by their numbers.
+std::vector<std::string> mask_files(const std::string& folder, const ImageSource& images, const std::string& root) {
+  std::set<std::string> taken;
+  std::vector<std::string> out;
+  for (std::int64_t i = 0; i < images.size(); ++i) {
+    const std::string name = images.name(i), above = root.ends_with('/') ? root : root + "/";
+    const std::string below = name.starts_with(above) ? name.substr(above.size()) : name.substr(name.rfind('/') + 1);
+    std::string stem = files::stem_of(below);
+    if (!taken.insert(stem).second) stem += fmt::format("_{:06}", i);
+    out.push_back(fmt::format("{}/{}.tif", folder, stem));
+  }
+  return out;
+}
+
+// The values that masks have in the files, where --mask-values says so.
+at::Tensor as_mask_values(const at::Tensor& classes, const std::vector<int>& values) {
+  if (values.empty()) return classes;
+  require(*std::max_element(values.begin(), values.end()) <= 255, "--mask-values above 255 do not fit masks of 8 bits");
+  at::Tensor out = classes.contiguous().clone();
+  std::uint8_t* pixels = out.data_ptr<std::uint8_t>();
+  for (std::int64_t i = 0; i < out.numel(); ++i) pixels[i] = static_cast<std::uint8_t>(values[pixels[i]]);
+  return out;
+}
+
 }  // namespace
 
 void run_eval(Options& options, const ModelRegistry& models, const Launch& launch) {
-  options.evaluation.only = true;
-  const Job job = make_job(options, models, launch);
+  const Job job = evaluation_job(options, models, launch);
   if (launch.speaks()) check_writable("--json", options.json);
   install_cpu_allocator();
   if (launch.speaks() && !options.quiet) describe(options, job);
   const Evaluation result = evaluate(options, job, launch);
   if (!launch.speaks()) return;
-  if (!options.quiet)
-    fmt::print("{}\n{}", evaluation_line(result), evaluation_table(result, job.images->class_names()));
+  if (!options.quiet) fmt::print("{}\n{}", evaluation_line(result), evaluation_table(result, job.class_names));
   if (!options.json.empty()) write_evaluation(options.json, result, job.plan, job.graph);
 }
 
-// A file of its own for each image, whose number tells apart images of one name.
-std::string mask_file(const std::string& folder, const ImageSource& images, std::int64_t index) {
-  const std::string name = images.name(index), stem = files::stem_of(name.substr(name.rfind('/') + 1));
-  return fmt::format("{}/{:06}_{}.tif", folder, index, stem);
-}
-
 void run_predict(Options& options, const ModelRegistry& models, const Launch& launch) {
-  options.evaluation.only = true;
   options.evaluation.labels_optional = true;
-  const Job job = make_job(options, models, launch);
+  const Job job = evaluation_job(options, models, launch);
   const std::string& output = options.evaluation.output;
   if (job.graph.label_kind() == LabelKind::pixel) {
     if (launch.speaks()) {
       make_folders(output);
-      check_writable("--output", mask_file(output, *job.images, 0));
+      check_writable("--output", join_path(output, "probe"));
       check_writable("--json", options.json);
     }
+    const auto names = mask_files(output, *job.images, options.datapath);
     install_cpu_allocator();
     if (launch.speaks() && !options.quiet) describe(options, job);
-    const Evaluation result = evaluate(options, job, launch, {.take_mask = [&](const PredictedMask& mask) {
-                                         write_label_image(mask_file(output, *job.images, mask.image), mask.classes);
-                                       }});
+    const auto take = [&](const PredictedMask& mask) {
+      const std::string& name = names[static_cast<std::size_t>(mask.image)];
+      make_folders(files::folder_of(name));
+      write_label_image(name, as_mask_values(mask.classes, options.mask_values), job.images->own_size(mask.image));
+    };
+    const Evaluation result = evaluate(options, job, launch, {.take_mask = take});
     if (launch.speaks() && !options.quiet) fmt::print("{}: {}\n", output, evaluation_line(result));
     if (launch.speaks() && !options.json.empty()) write_evaluation(options.json, result, job.plan, job.graph);
     return;
@@ -158,7 +203,8 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
   if (launch.speaks() && !options.quiet) describe(options, job);
   std::unique_ptr<PredictionsFile> file;
   if (launch.speaks())
-    file = std::make_unique<PredictionsFile>(options.evaluation.output, *job.images, options.model.classes);
+    file = std::make_unique<PredictionsFile>(options.evaluation.output, *job.images, options.model.classes,
+                                             options.evaluation.logits);
   const Evaluation result = evaluate(options, job, launch, {.take = [&](const Predictions& p) { file->add(p); }});
   if (!launch.speaks()) return;
   file->close();

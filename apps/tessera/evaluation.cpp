@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tessera/base/error.h"
 #include "tessera/base/text.h"
 
 namespace tessera {
@@ -22,18 +23,28 @@ void add_validation_flags(CLI::App& command, EvaluationOptions& o) {
   const char* group = "Evaluation";
   command.add_option("--eval-every", o.every, "steps between evaluations on the validation set; the last step has one")
       ->group(group);
+  command.add_option("--val-datapath", o.datapath, "the validation set, if --datapath has no val/ or val.csv")
+      ->group(group);
   command
-      .add_option("--val-datapath", o.datapath,
-                  "the validation set of --app medical, if --datapath has no val/ or val.csv")
+      .add_option("--val-share", o.share,
+                  "hold out this share of the training set to evaluate on: 0.1. Which images, the seed says")
+      ->group(group);
+  command
+      .add_option("--keep-best", o.best,
+                  "keep the checkpoint of the best evaluation in --checkpoint-dir/best, by this metric")
+      ->check(CLI::IsMember({"loss", "accuracy", "auc", "mean_iou"}))
+      ->group(group);
+  command
+      .add_option("--early-stop", o.patience,
+                  "end after so many evaluations without a better one, by the metric of --keep-best (loss)")
       ->group(group);
 }
 
 void add_weights_flags(CLI::App& command, EvaluationOptions& o) {
   const char* group = "Evaluation";
   command
-      .add_option("--weights", o.weights,
-                  "a safetensors file, a checkpoint, or a --checkpoint-dir: the newest whole one there")
-      ->required()
+      .add_option("RUN,--weights", o.weights,
+                  "a --checkpoint-dir (its newest whole checkpoint), a checkpoint, or a safetensors file")
       ->group(group);
   command.add_option("--split", o.split, "which part of the data set: val or train")
       ->check(CLI::IsMember({"val", "train"}))
@@ -56,6 +67,26 @@ std::string evaluation_line(const Evaluation& r) {
                                 ? fmt::format(", {} of them labelled", r.labelled)
                                 : "",
                             r.seconds, 100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);
+}
+
+std::optional<double> metric_of(const Evaluation& r, const std::string& name) {
+  if (name == "accuracy") return r.confusion.accuracy();
+  if (name == "auc") return r.auc;
+  if (name == "mean_iou") return r.confusion.mean_iou();
+  return r.loss;
+}
+
+bool Best::take(const Evaluation& evaluation, std::int64_t step) {
+  ++evaluations_since;
+  const auto now = metric_of(evaluation, metric);
+  require(now.has_value(), "the validation set has no ", metric,
+          "; --keep-best takes loss, accuracy, auc (of two classes) or mean_iou (of pixels)");
+  const bool better = !value || (metric == "loss" ? *now < *value : *now > *value);
+  if (!better) return false;
+  value = now;
+  at_step = step;
+  evaluations_since = 0;
+  return true;
 }
 
 std::vector<Metric> evaluation_metrics(const Evaluation& r) {

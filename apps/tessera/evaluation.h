@@ -14,6 +14,20 @@ void add_validation_flags(CLI::App& command, EvaluationOptions& options);
 /// Of eval and predict.
 void add_weights_flags(CLI::App& command, EvaluationOptions& options);
 
+/// What --keep-best and --early-stop look at; nothing if the evaluation does not have it.
+std::optional<double> metric_of(const Evaluation& evaluation, const std::string& name);
+
+/// The best evaluation so far: the same on all ranks, because evaluations are.
+struct Best {
+  std::string metric = "loss";
+  std::optional<double> value;
+  std::int64_t at_step = 0;
+  std::int64_t evaluations_since = 0;
+
+  /// Whether this one is better than all before it. Throws UsageError if it does not have the metric.
+  bool take(const Evaluation& evaluation, std::int64_t step);
+};
+
 /// With the activations of training.
 EvaluatorOptions evaluator_options(const Options& options);
 
@@ -21,7 +35,7 @@ EvaluatorOptions evaluator_options(const Options& options);
 std::string evaluation_line(const Evaluation& result);
 /// For the logs: val/loss, val/accuracy and the like; what is not defined is left out.
 std::vector<Metric> evaluation_metrics(const Evaluation& result);
-/// A row a class: how many images, the recall, and what they were taken for.
+/// One row per class: how many images, the recall, and what they were taken for.
 std::string evaluation_table(const Evaluation& result, const std::vector<std::string>& class_names);
 
 }  // namespace tessera

@@ -17,8 +17,9 @@ void run_export(const ExportOptions& options, const Launch& launch) {
   if (!launch.speaks()) return;
   const RunState state = CheckpointReader(checkpoint).state();
   const TensorStore weights = TensorStore::open(checkpoint);
-  export_tensors(weights, options.output,
-                 {{"format", "pt"}, {"model", state.model}, {"step", std::to_string(state.step)}});
+  Metadata metadata{{"format", "pt"}, {"model", state.model}, {"step", std::to_string(state.step)}};
+  if (state.description) metadata[description_key] = to_json(*state.description, /*with_run=*/false);
+  export_tensors(weights, options.output, metadata);
   if (!options.quiet)
     fmt::print("{}: {} tensors, {}, of {} after {}\n", options.output, weights.names().size(),
                human_bytes(InputFile(options.output).size()), state.model, counted(state.step, "step"));

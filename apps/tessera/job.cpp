@@ -1,8 +1,10 @@
 #include "job.h"
 
 #include <algorithm>
+#include <cmath>
 #include <thread>
 
+#include "data_defaults.h"
 #include "data_sets.h"
 #include "launch.h"
 #include "progress.h"
@@ -30,33 +32,72 @@ std::string transport_words(const DeviceFacts& facts, Transport transport) {
 void check_values(const Options& o, Problems& problems) {
   problems.check(o.cudnn_search != "on" || o.device == "cuda",
                  "--cudnn-search on is for GPUs; use --device cuda, or leave it out");
-  problems.check(o.train.optimizer.lr >= 0, "--lr ", o.train.optimizer.lr, " must be a number that is not negative");
+  const auto not_negative = [](double value) { return value >= 0 && std::isfinite(value); };
+  problems.check(not_negative(o.train.optimizer.lr), "--lr ", o.train.optimizer.lr,
+                 " must be a number that is not negative");
   problems.check(o.train.optimizer.momentum >= 0 && o.train.optimizer.momentum < 1, "--momentum ",
                  o.train.optimizer.momentum, " must be at least 0 and less than 1");
-  problems.check(o.train.optimizer.weight_decay >= 0, "--weight-decay ", o.train.optimizer.weight_decay,
-                 " must not be negative");
-  problems.check(o.train.optimizer.clip_norm >= 0, "--clip-norm ", o.train.optimizer.clip_norm,
+  problems.check(!o.has("momentum") || o.train.optimizer.name == "sgd", "--momentum is for --optimizer sgd, not ",
+                 o.train.optimizer.name, "; leave it out");
+  problems.check(not_negative(o.train.optimizer.weight_decay), "--weight-decay ", o.train.optimizer.weight_decay,
+                 " must be a number that is not negative");
+  problems.check(not_negative(o.train.optimizer.clip_norm), "--clip-norm ", o.train.optimizer.clip_norm,
                  " must not be negative (0 clips nothing)");
   problems.check(o.train.learning_rate.warmup_steps >= 0, "--warmup-steps ", o.train.learning_rate.warmup_steps,
                  " must not be negative");
   problems.check(o.train.learning_rate.step_every > 0, "--lr-step-every ", o.train.learning_rate.step_every,
                  " must be at least 1");
+  const double factor = o.train.learning_rate.step_factor;
+  problems.check(factor > 0 && std::isfinite(factor), "--lr-step-factor ", factor, " must be a number above 0");
+  for (const char* flag : {"lr-step-every", "lr-step-factor"})
+    problems.check(!o.has(flag) || o.train.learning_rate.schedule == "step", "--", flag,
+                   " is for --lr-schedule step, not ", o.train.learning_rate.schedule);
+  problems.check(!o.has("steps") || !o.has("num-epochs"), "--steps ", o.steps.value_or(0), " and --num-epochs ",
+                 o.num_epochs, " both say how long to train; give one of them");
+  problems.check(!o.has("seed") || o.given.at("seed").find('-') == std::string::npos, "--seed ",
+                 o.has("seed") ? o.given.at("seed") : "", " must not be negative");
+  problems.check(o.model.classes >= 2, "--num-classes ", o.model.classes,
+                 ": with fewer than two classes there is nothing to tell apart");
   problems.check(o.steps.value_or(1) > 0, "--steps ", o.steps.value_or(1), " must be at least 1");
   problems.check(o.num_epochs > 0, "--num-epochs ", o.num_epochs, " must be at least 1");
   problems.check(o.threads.value_or(1) > 0, "--threads ", o.threads.value_or(1), " must be at least 1");
   problems.check(o.train.loader_workers >= 0, "--num-workers ", o.train.loader_workers, " must not be negative");
   problems.check(o.evaluation.every.value_or(1) > 0, "--eval-every ", o.evaluation.every.value_or(1),
                  " must be at least 1");
-  problems.check(o.evaluation.datapath.empty() || (o.evaluation.every && app_name(o.app) == "medical"),
+  problems.check(o.evaluation.datapath.empty() ||
+                     ((o.evaluation.every || o.evaluation.each_epoch) && app_name(o.app) == "medical"),
                  "--val-datapath is for --eval-every and --app medical");
+  const auto& evaluation = o.evaluation;
+  const double share = evaluation.share.value_or(0.5);
+  problems.check(share > 0 && share < 1, "--val-share ", share, " must lie between 0 and 1");
+  problems.check(!evaluation.share || evaluation.datapath.empty(),
+                 "--val-share and --val-datapath both say what to evaluate on; give one of them");
+  const bool evaluates = evaluation.every || evaluation.each_epoch || evaluation.share;
+  problems.check(evaluates || (!o.has("keep-best") && !o.has("early-stop")),
+                 "--keep-best and --early-stop look at evaluations; add --eval-every, --val-share or --run");
+  problems.check(evaluation.best.empty() || !o.checkpoints.dir.empty(), "--keep-best needs --checkpoint-dir or --run");
+  problems.check(evaluation.patience.value_or(1) > 0, "--early-stop ", evaluation.patience.value_or(1),
+                 " must be at least 1");
   const auto names = static_cast<std::int64_t>(o.class_names.size());
-  problems.check(names == 0 || app_name(o.app) == "medical", "--class-names is for --app medical");
-  problems.check(names == 0 || names == o.model.classes, "--class-names has ", counted(names, "name"),
+  problems.check(!o.has("class-names") || app_name(o.app) == "medical", "--class-names is for --app medical");
+  problems.check(!o.has("class-names") || names == o.model.classes, "--class-names has ", counted(names, "name"),
                  ", and --num-classes ", o.model.classes, " wants one for each class");
   problems.check(o.on_bad_image == "fail" || app_name(o.app) == "medical", "--on-bad-image is for --app medical");
   problems.check(o.mean.size() == 3, "--mean takes three numbers: of red, green and blue");
   problems.check(o.deviation.size() == 3, "--std takes three numbers: of red, green and blue");
   problems.check(o.synthetic_images > 0, "--synthetic-images ", o.synthetic_images, " must be at least 1");
+}
+
+// What the builder of somebody's own network may have forgotten.
+void check_network(const Graph& graph, const Options& o) {
+  const Node& last = graph.nodes().back();
+  require(last.op && last.op->kind() == "cross_entropy", "--model ", o.model.name, " ends with the node '", last.name,
+          "', which is no loss, so there is nothing to train; end it with g.cross_entropy(logits) or "
+          "g.pixel_cross_entropy(logits)");
+  const std::int64_t answers = graph.shape(graph.logits()).channels;
+  require(answers == o.model.classes, "--model ", o.model.name, " tells ", counted(answers, "class"),
+          " apart, and --num-classes is ", o.model.classes,
+          "; make its last layer as wide as ModelOptions::classes, or use --num-classes ", answers);
 }
 
 void check_memory(const Job& job, const Options& o) {
@@ -89,6 +130,7 @@ MemoryNeeds memory_needs(const Job& job, const Options& o) {
 Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   const auto ranks_started = launch.ranks_started();
   const int ranks_on_node = launch.ranks_on_node();
+  settle_kind(o);
   Problems problems;
   const DeviceWish wish = device_wish(o);
   const DeviceFacts facts =
@@ -105,8 +147,13 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   Job job;
   DataSets data(o);
   problems.absorb([&] {
+    settle_shape(o, models, launch);
     o.model.image = parse_image_size(o.image_size);
-    problems.absorb([&] { job.graph = models.build(o.model); });
+    problems.absorb([&] {
+      Graph graph = models.build(o.model);
+      check_network(graph, o);
+      job.graph = std::move(graph);
+    });
     // Whether images need masks is for the network to say.
     if (!job.graph.nodes().empty() && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
       data.open(job.graph.label_kind() == LabelKind::pixel);
@@ -122,8 +169,11 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();
   const std::int64_t batch = job.plan.global_batch();
   data.leave_out_bad_images(launch);
+  data.divide();
   job.images = data.images();
   job.validation = data.validation();
+  // Folders of images name what an image is of, not what its pixels are.
+  job.class_names = job.graph.label_kind() == LabelKind::pixel ? o.class_names : job.images->class_names();
   const auto named = static_cast<std::int64_t>(job.images->class_names().size());
   if (launch.speaks() && !o.evaluation.only && named != 0 && named != o.model.classes &&
       job.graph.label_kind() == LabelKind::image)
@@ -135,6 +185,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
           app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
   job.steps = o.evaluation.only ? 0 : o.steps.value_or(o.num_epochs * (job.images->size() / batch));
   o.train.steps = job.steps;
+  if (!o.evaluation.every && job.validation) o.evaluation.every = std::max<std::int64_t>(1, job.images->size() / batch);
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   for (int rank = 0; rank < job.plan.ranks(); ++rank)
     job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));

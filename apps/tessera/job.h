@@ -20,6 +20,7 @@ struct Job {
   Plan plan;
   std::shared_ptr<const ImageSource> images;
   std::shared_ptr<const ImageSource> validation;  ///< for --eval-every
+  std::vector<std::string> class_names;           ///< of images, or of pixels; empty: they have numbers only
   std::int64_t steps = 0;
   std::vector<int> threads;    ///< by rank
   bool common_copies = false;  ///< see Copies

@@ -40,43 +40,53 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command.add_option("--upsampling", o.model.upsampling, "unet: transposed (convolution, the default) or bilinear")
       ->group(group);
-  command.add_option("--num-classes", o.model.classes, "classes of images, or of pixels (unet)")
-      ->capture_default_str()
+  command
+      .add_option("--num-classes", o.model.classes,
+                  "classes of images, or of pixels (unet); by default as many as image files have, or 10")
       ->group(group);
-  command.add_option("--image-size", o.image_size, "512, or height x width: 300x170")
-      ->capture_default_str()
+  command
+      .add_option("--image-size", o.image_size,
+                  "512, or height x width: 300x170; by default the size that all image files have, or 32")
       ->group(group);
 
   group = "Data";
-  command.add_option("--app", o.app, "medical, cifar or synthetic (or 1, 2, 3)")->capture_default_str()->group(group);
-  command.add_option("--datapath", o.datapath, "folder of the data set")->capture_default_str()->group(group);
+  command
+      .add_option("--app", o.app,
+                  "medical (image files), cifar or synthetic (or 1, 2, 3); by default what --datapath holds")
+      ->group(group);
+  command
+      .add_option("--datapath", o.datapath,
+                  "the data set: a folder of images, a CSV file, or CIFAR-10's folder; without it, made-up images")
+      ->group(group);
   command
       .add_option("--class-names", o.class_names,
-                  "--app medical: what labels 0, 1, ... are called; the names in the training set, sorted, by default")
+                  "image files: what labels 0, 1, ... are called; the names in the training set, sorted, by default")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(group);
-  command.add_option("--on-bad-image", o.on_bad_image, "--app medical: fail, or skip after a look at all files")
+  command.add_option("--on-bad-image", o.on_bad_image, "image files: fail, or skip after a look at all files")
       ->check(CLI::IsMember({"fail", "skip"}))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--synthetic-images", o.synthetic_images, "images an epoch of --app synthetic")
+  command.add_option("--synthetic-images", o.synthetic_images, "made-up images per epoch")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--mean", o.mean, "--app medical: of red, green and blue, in 0 to 1")
+  command.add_option("--mean", o.mean, "image files: mean of red, green and blue, in 0 to 1")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str()
       ->group(group);
-  command.add_option("--std", o.deviation, "--app medical: their standard deviations")
+  command.add_option("--std", o.deviation, "image files: their standard deviations")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--mask-values", o.mask_values,
-                  "--app medical with masks: the values that stand for class 0, 1, ...: 0,255 (0,1,2,...)")
+      .add_option("--mask-values", o.mask_values, "masks: the values that stand for class 0, 1, ...: 0,255 (0,1,2,...)")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(group);
-  command.add_option("--mask-ignore", o.mask_ignore, "--app medical with masks: the value of pixels that do not count")
-      ->group(group);
+  command.add_option("--mask-ignore", o.mask_ignore, "masks: the value of pixels that do not count")->group(group);
   command.add_option("--num-workers", o.train.loader_workers, "threads that read ahead; 0 reads in the step")
       ->capture_default_str()
       ->group(group);
@@ -138,7 +148,7 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
 
   group = "Parallelism (exact: any plan trains like one device)";
   auto& plan = o.plan;
-  command.add_option("--parts", plan.parts, "micro-batches a batch; batch norm is over each of them")
+  command.add_option("--parts", plan.parts, "micro-batches per batch; batch norm is over each of them")
       ->capture_default_str()
       ->group(group);
   command.add_option("--split-size", plan.split_size, "stages")->group(group);
@@ -184,8 +194,9 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--transport", o.transport,
-                  "what goes from GPU to GPU by: nccl takes processes with a GPU each, auto uses it where that is so")
+      .add_option(
+          "--transport", o.transport,
+          "how tensors travel between GPUs: nccl (needs one process per GPU) or mpi; auto takes nccl where it can")
       ->check(CLI::IsMember({"auto", "mpi", "nccl"}))
       ->capture_default_str()
       ->group(group);

@@ -1,6 +1,7 @@
 // Everything the flags say, in one struct.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,10 +19,15 @@ class App;
 
 namespace tessera {
 
-/// What is evaluated, and by which weights; train has only the first two.
+/// What is evaluated, and by which weights; train has only the first of them.
 struct EvaluationOptions {
-  std::optional<std::int64_t> every;  ///< steps
-  std::string datapath;               ///< --val-datapath
+  std::optional<std::int64_t> every;     ///< steps
+  bool each_epoch = false;               ///< where there is a validation set and `every` is not given
+  std::string datapath;                  ///< --val-datapath
+  std::optional<double> share;           ///< --val-share: of the training set
+  std::string best;                      ///< --keep-best: loss, accuracy, auc or mean_iou; empty: none is kept
+  std::optional<std::int64_t> patience;  ///< --early-stop: evaluations
+  bool logits = false;                   ///< predict: beside the probabilities
   std::string split = "val";
   std::string weights;
   std::string output;
@@ -42,9 +48,9 @@ struct CheckpointOptions {
 struct Options {
   // What is trained: these change results.
   ModelOptions model{.name = "resnet_v2", .image = {3, 32, 32}, .classes = 10};
-  std::string image_size = "32";
-  std::string app = "synthetic";
-  std::string datapath = "./train";
+  std::string image_size;  ///< empty: that of the files, or 32
+  std::string app;         ///< empty: what --datapath holds; synthetic without one
+  std::string datapath;
   std::vector<std::string> class_names;
   std::string on_bad_image = "fail";
   std::int64_t synthetic_images = 4096;
@@ -73,8 +79,13 @@ struct Options {
   EvaluationOptions evaluation;
   CheckpointOptions checkpoints;
   std::string log_dir;
+  std::string run_dir;  ///< --run
   bool timeline = false;
   std::string config;
+  std::vector<std::string> command;          ///< as it was typed
+  std::map<std::string, std::string> given;  ///< flags that the command line or --config has, without dashes
+  bool described = false;                    ///< the weights have said what they are
+  bool has(const std::string& flag) const { return given.contains(flag); }
   double tolerance = 0;
   bool skip_verification = false;
   bool quiet = false;

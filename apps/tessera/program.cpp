@@ -7,14 +7,15 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "checkpoints.h"
 #include "commands.h"
 #include "evaluation.h"
+#include "flags.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -63,6 +64,29 @@ std::size_t letters_apart(const std::string& a, const std::string& b) {
   return row.back();
 }
 
+// Long names without dashes, of all commands.
+std::set<std::string> all_flags(const CLI::App& app) {
+  std::set<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.insert(name);
+  for (const CLI::App* inner : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.merge(all_flags(*inner));
+  return names;
+}
+
+// A flag that stands there several times and takes one value.
+std::string repeated_flag(const CLI::App& command, const std::vector<std::string>& arguments) {
+  std::map<std::string, int> times;
+  for (const std::string& argument : arguments)
+    if (argument.starts_with("--")) ++times[argument.substr(0, argument.find('='))];
+  for (const auto& [name, count] : times) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (count > 1 && option != nullptr && option->get_items_expected_max() == 1)
+      return concat(name, " is given ", count, " times; give it once");
+  }
+  return {};
+}
+
 // What is wrong with the first argument that nobody knows, and what may have been meant.
 std::string unknown_argument(const CLI::App& command, const std::vector<std::string>& arguments) {
   std::vector<std::string> known;
@@ -78,8 +102,10 @@ std::string unknown_argument(const CLI::App& command, const std::vector<std::str
     const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
       return letters_apart(a, name) < letters_apart(b, name);
     });
-    if (nearest != known.end() && letters_apart(*nearest, name) <= std::min<std::size_t>(3, name.size() / 2))
-      message += concat("; ", *nearest, " is like it");
+    // Less than half of the letters may be wrong: --rank is not a slip for --app.
+    const std::size_t letters = name.size() - std::min(name.size(), name.find_first_not_of('-'));
+    if (nearest != known.end() && letters_apart(*nearest, name) * 2 < letters)
+      message += concat("; did you mean ", *nearest, "?");
     return message;
   }
   return {};
@@ -97,10 +123,12 @@ struct Commands {
   CLI::App* predict = nullptr;
   CLI::App* halo = nullptr;
   CLI::App* export_weights = nullptr;
+  CLI::App* report = nullptr;
   std::map<std::string, CLI::App*> bench;
   std::map<const CLI::App*, Options> options;
   HaloOptions halo_options;
   ExportOptions export_options;
+  ReportOptions report_options;
 };
 
 void add_network_command(Commands& commands, CLI::App* command, const ModelRegistry& models) {
@@ -127,6 +155,17 @@ void add_halo_flags(CLI::App& halo, HaloOptions& o) {
   halo.add_option("--json", o.json, "write the figures to this file");
 }
 
+void add_report_flags(CLI::App& report, ReportOptions& o) {
+  report.add_option("RUN", o.runs, "folders of --run or --log-dir, or documents of --json; several are compared")
+      ->required();
+  report.add_option("-o,--output", o.output, "the file (report.html)");
+  report.add_flag("--watch", o.watch,
+                  "serve the page on this machine instead, and keep it fresh while the run goes on");
+  report.add_option("--port", o.port, "--watch: the port on 127.0.0.1; any that is free by default")
+      ->check(CLI::Range(0, 65535));
+  report.add_flag("--quiet", o.quiet, "print errors only");
+}
+
 void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models) {
   commands.train = app.add_subcommand("train", "train a network");
   commands.plan = app.add_subcommand("plan", "print who would run what, without running it");
@@ -145,6 +184,10 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
                    "the CSV file; for a network that labels pixels, the folder of masks")
       ->required()
       ->group("Output");
+  commands.predict
+      ->add_flag("--logits", commands.options[commands.predict].evaluation.logits,
+                 "what the probabilities are made from, in columns of their own")
+      ->group("Output");
   commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "a picture of the schedule")
       ->group("Output");
   const auto add_trace = [&](CLI::App* command) {
@@ -156,7 +199,13 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   add_trace(commands.train);
   Options& train = commands.options[commands.train];
   add_checkpoint_flags(*commands.train, train.checkpoints);
-  commands.train->add_option("--log-dir", train.log_dir, "folder for metrics.jsonl and TensorBoard's event files")
+  commands.train
+      ->add_option("--log-dir", train.log_dir,
+                   "folder for metrics.jsonl, TensorBoard's event files and what `tessera report` shows")
+      ->group("Output");
+  commands.train
+      ->add_option("--run", train.run_dir,
+                   "one folder for all of it: --checkpoint-dir DIR --log-dir DIR/log, evaluated after each epoch")
       ->group("Output");
   Options& verify = commands.options[commands.verify];
   verify.dtype = "float64";  // differences are meant to be seen
@@ -188,24 +237,8 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
       ->required();
   commands.export_weights->add_option("-o,--output", o.output, "the file")->required();
   commands.export_weights->add_flag("--quiet", o.quiet, "print errors only");
-}
-
-// The lines of a file of flags, as arguments; those that the command line gives, too, are left out.
-std::vector<std::string> flags_from_file(const CLI::App& command, const std::string& file) {
-  std::vector<std::string> flags;
-  std::ifstream in(file);
-  for (const auto& item : CLI::ConfigTOML().from_config(in)) {
-    const std::string name = "--" + item.name;
-    const CLI::Option* option = command.get_option_no_throw(name);
-    require(item.parents.empty(), "--config ", file, ": section [", item.parents.empty() ? "" : item.parents[0],
-            "] is not used; write lines of name = value only");
-    require(option != nullptr, "--config ", file, ": there is no flag '", item.name, "'");
-    if (option->count() > 0) continue;
-    std::string value;
-    for (const auto& part : item.inputs) value += (value.empty() ? "" : ",") + part;
-    flags.push_back(name + "=" + value);
-  }
-  return flags;
+  commands.report = app.add_subcommand("report", "one HTML page about runs: curves, plan, timeline, memory, mistakes");
+  add_report_flags(*commands.report, commands.report_options);
 }
 
 }  // namespace
@@ -213,8 +246,8 @@ std::vector<std::string> flags_from_file(const CLI::App& command, const std::str
 int run_program(int argc, char** argv, const ModelRegistry& models) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error like a full disk
   std::vector<std::string> arguments(argv + 1, argv + argc);
-  // Twice at most: the second time with the flags of --config.
-  for (bool with_file = false;; with_file = true) {
+  // Three times at most: then with the flags of --config, then with those that a resumed run was started with.
+  for (bool with_file = false, with_run = false;;) {
     CLI::App app{"Trains convolutional networks on images too large for one device, exactly.", "tessera"};
     app.require_subcommand(0, 1);
     bool version = false;
@@ -226,11 +259,20 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
       app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
       for (CLI::App* next = &app; next != nullptr; next = command == next ? nullptr : command)
         command = next->get_subcommands().empty() ? next : next->get_subcommands()[0];
-      const auto found = commands.options.find(command);
-      if (found != commands.options.end() && !found->second.config.empty() && !with_file) {
-        const auto flags = flags_from_file(*command, found->second.config);
-        arguments.insert(arguments.end(), flags.begin(), flags.end());
-        continue;
+      if (const auto found = commands.options.find(command); found != commands.options.end()) {
+        Options& options = found->second;
+        options.given = given_flags(*command);
+        options.command.assign(argv, argv + argc);
+        apply_run_folder(options);
+        std::vector<std::string> more;
+        const bool from_file = !with_file && !options.config.empty();
+        const bool from_run = !from_file && !with_run && !options.checkpoints.resume.empty();
+        if (from_file) more = flags_from_file(*command, options.config, all_flags(app));
+        if (from_run) more = flags_from_run(*command, options);
+        with_file = with_file || from_file;
+        with_run = with_run || from_run;
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        if (!more.empty()) continue;
       }
     } catch (const CLI::CallForHelp& help) {
       return app.exit(help);
@@ -245,7 +287,10 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
       }
       if (dynamic_cast<const CLI::ExtrasError*>(&error) || dynamic_cast<const CLI::RequiredError*>(&error))
         message = unknown_argument(*innermost, {rest, arguments.end()});
-      complain(concat(message.empty() ? error.what() : message, "; see tessera ", path, "--help"));
+      if (dynamic_cast<const CLI::ArgumentMismatch*>(&error))
+        message = repeated_flag(*innermost, {rest, arguments.end()});
+      if (message.empty()) message = error.what();
+      complain(concat(message, message.ends_with('?') ? " See" : "; see", " tessera ", path, "--help"));
       return code(ExitCode::usage);
     } catch (const Error& error) {
       complain(error.what());
@@ -256,17 +301,21 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
       return code(ExitCode::ok);
     }
     if (command == commands.halo) return guarded([&](const Launch& l) { run_bench_halo(commands.halo_options, l); });
+    if (command == commands.report)
+      return guarded([&](const Launch& l) {
+        if (l.speaks()) run_report(commands.report_options);
+      });
     if (command == commands.export_weights)
       return guarded([&](const Launch& l) { run_export(commands.export_options, l); });
     if (const auto found = commands.options.find(command); found != commands.options.end()) {
       Options& options = found->second;
       return guarded([&](const Launch& l) {
-        if (command == commands.train) return run_train(options, models, l, argc, argv);
+        if (command == commands.train) return run_train(options, models, l);
         if (command == commands.plan) return run_plan(options, models, l);
         if (command == commands.verify) return run_verify(options, models, l);
         if (command == commands.eval) return run_eval(options, models, l);
         if (command == commands.predict) return run_predict(options, models, l);
-        run_bench(options, command->get_name(), models, l, argc, argv);
+        run_bench(options, command->get_name(), models, l);
       });
     }
     fmt::print("{}", app.help());

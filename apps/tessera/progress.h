@@ -12,7 +12,7 @@ struct ProgressOptions {
   std::int64_t steps = 0;
   std::int64_t batch_size = 0;
   bool quiet = false;
-  bool every_step = false;  ///< a line a step, even on a terminal
+  bool every_step = false;  ///< one line per step, even on a terminal
 };
 
 class Progress {

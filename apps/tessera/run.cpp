@@ -1,20 +1,23 @@
 #include "run.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <csignal>
 #include <numeric>
+#include <string_view>
 
 #include "evaluation.h"
 #include "progress.h"
+#include "rank_figures.h"
 #include "run_log.h"
+#include "sample_images.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/nccl_communicator.h"
+#include "tessera/io/trace.h"
 #include "tessera/oracle/verify.h"
 #include "tessera/runtime/device.h"
 #include "tessera/runtime/threads.h"
@@ -22,55 +25,11 @@
 namespace tessera {
 namespace {
 
-// What a rank tells of itself: peak bytes, seconds a step, and the parts of these.
-constexpr std::size_t figures = 2 + static_cast<std::size_t>(Part::count);
-
-at::Tensor figures_of(const std::vector<StepReport>& steps, std::int64_t peak_bytes) {
-  at::Tensor out = at::zeros({static_cast<std::int64_t>(figures)}, at::kDouble);
-  double* to = out.data_ptr<double>();
-  to[0] = static_cast<double>(peak_bytes);
-  // The first step also pays for memory and for the choice of kernels.
-  const std::size_t first = steps.size() > 1 ? 1 : 0;
-  const auto counted = static_cast<double>(steps.size() - first);
-  for (std::size_t s = first; s < steps.size(); ++s) {
-    to[1] += steps[s].seconds / counted;
-    for (std::size_t p = 0; p < steps[s].parts.size(); ++p) to[2 + p] += steps[s].parts[p] / counted;
-  }
-  return out;
-}
-
-// All ranks' events, in order; on every rank.
-std::vector<std::vector<TraceEvent>> gathered(const std::vector<TraceEvent>& mine, Communicator& world) {
-  constexpr std::int64_t fields = 7;
-  const at::Tensor count = at::full({1}, static_cast<std::int64_t>(mine.size()), at::kLong);
-  at::Tensor counts = at::empty({world.size(), 1}, at::kLong);
-  world.all_gather(count, counts).wait();
-  const std::int64_t most = counts.max().item<std::int64_t>();
-  at::Tensor local = at::zeros({most, fields}, at::kDouble), all = at::empty({world.size(), most, fields}, at::kDouble);
-  double* to = local.data_ptr<double>();
-  for (const auto& e : mine) {
-    const auto number = [](auto value) { return static_cast<double>(value); };
-    for (const double field : {number(e.action.kind), number(e.action.stage), number(e.action.micro),
-                               number(e.action.direction), number(e.step), e.begin, e.end})
-      *to++ = field;
-  }
-  world.all_gather(local, all).wait();
-  std::vector<std::vector<TraceEvent>> out(static_cast<std::size_t>(world.size()));
-  for (int r = 0; r < world.size(); ++r)
-    for (std::int64_t i = 0; i < counts[r][0].item<std::int64_t>(); ++i) {
-      const double* from = all.data_ptr<double>() + (r * most + i) * fields;
-      const auto whole = [&](int f) { return static_cast<int>(from[f]); };
-      out[static_cast<std::size_t>(r)].push_back(
-          {{static_cast<Action::Kind>(whole(0)), whole(1), whole(2), static_cast<Direction>(whole(3))},
-           static_cast<std::int64_t>(from[4]),
-           from[5],
-           from[6]});
-    }
-  return out;
-}
-
 // The signal that asked for an end; 0: none has.
 std::atomic<int> asked_to_stop = 0;
+
+// Of the process that talks to the user; a signal's handler can ask for no more than that.
+std::atomic<bool> speaks_of_signals = true;
 
 // While training: the first SIGINT or SIGTERM is taken note of, the second ends the process as if this were not here.
 class StopSignals {
@@ -99,76 +58,143 @@ class StopSignals {
   static void take(int signal) {
     asked_to_stop = signal;
     std::signal(signal, SIG_DFL);
+    // At once: the step may take long, and Open MPI's mpirun kills its processes a second after it was asked to end.
+    static constexpr std::string_view words =
+        "tessera: asked to stop; this step is finished first, then the run is saved if it has a --checkpoint-dir. Once "
+        "more ends it at once. (mpirun, if it was asked itself, waits one second; give it "
+        "--mca odls_base_sigkill_timeout 600)\n";
+    if (speaks_of_signals) [[maybe_unused]]
+      const auto written = ::write(STDERR_FILENO, words.data(), words.size());
   }
   std::array<void (*)(int), signals.size()> before_{};
 };
 
-void train_rank(const Options& options, const Job& job, const RunOptions& run, const Start& start, Communicator& world,
-                RunReport& report) {
-  const auto account = std::make_shared<MemoryAccount>();
-  const MemoryScope scope(account, options.train.device);
-  const bool speaks = world.rank() == Rank{0};
-  Trainer trainer(job.graph, job.plan, options.train, job.images, &world);
-  std::vector<TraceEvent> events;
-  if (run.record) trainer.record(&events);
-  Progress progress({job.steps, job.plan.global_batch(), run.quiet || !speaks, run.every_step});
-  std::optional<Evaluator> evaluator;
-  if (job.validation)
-    evaluator.emplace(job.graph, job.plan, trainer.parameters_of(Evaluator::stage_of(job.plan, world.rank().value)),
-                      evaluator_options(options), job.validation, &world);
-  const Warn warn = [&](const std::string& message) { progress.warn(message); };
-  RunCheckpoints checkpoints(options, job, start, world.rank().value, trainer, warn);
-  RunLog log({.dir = speaks ? options.log_dir : "",
+// One rank's run, from its first step here to its last.
+class RankRun {
+ public:
+  RankRun(const Options& options, const Job& job, const RunOptions& run, const Start& start, Communicator& world,
+          const RunReport& begun, RunReport& result)
+      : options_(options),
+        job_(job),
+        run_(run),
+        world_(world),
+        speaks_(world.rank() == Rank{0}),
+        result_(result),
+        report_(begun),
+        scope_(account_, options.train.device),
+        trainer_(job.graph, job.plan, options.train, job.images, &world),
+        progress_({job.steps, job.plan.global_batch(), run.quiet || !speaks_, run.every_step}),
+        warn_([this](const std::string& message) { progress_.warn(message); }),
+        checkpoints_(options, job, start, world.rank().value, trainer_, warn_),
+        log_({.dir = speaks_ ? options.log_dir : "",
               .start = start.step,
               .resumed = !options.checkpoints.resume.empty(),
               .batch_size = job.plan.global_batch(),
-              .warn = warn});
-  std::vector<StepReport> steps;
-  std::vector<RunReport::EvaluationAt> evaluations;
-  std::optional<std::int64_t> stopped;  // after so many steps
-  try {
-    while (trainer.steps_done() < job.steps) {
-      steps.push_back(trainer.step());
-      // On a GPU the first step also holds what cuDNN tries its algorithms with.
-      const bool more = trainer.steps_done() < job.steps;
-      if (steps.size() == 1 && more && options.train.device != at::kCPU) account->reset_peak();
-      progress.step(steps.back(), account->peak_bytes());
-      log.step(steps.back(), account->peak_bytes());
-      const std::int64_t done = trainer.steps_done();
-      if (evaluator && (done % *options.evaluation.every == 0 || done == job.steps)) {
-        evaluations.push_back({done, evaluator->run()});
-        const Evaluation& result = evaluations.back().result;
-        progress.say(fmt::format("step {}/{}  validation  {}", done, job.steps, evaluation_line(result)));
-        log.write(done, evaluation_metrics(result));
-      }
-      const bool stop = done < job.steps && StopSignals::agreed(world);
-      checkpoints.after_step(stop);
-      if (!stop) continue;
-      stopped = done;
-      break;
+              .warn = warn_}),
+        best_(start.best) {
+    if (records()) trainer_.record(&events_, &spans_);
+    if (!job.validation) return;
+    evaluator_.emplace(job.graph, job.plan, trainer_.parameters_of(Evaluator::stage_of(job.plan, world.rank().value)),
+                       evaluator_options(options), job.validation, &world);
+    if (speaks_ && !options.log_dir.empty() && job.graph.label_kind() == LabelKind::image)
+      samples_.emplace(job.validation, job.class_names);
+  }
+
+  void train() {
+    report_.state = "running";
+    log_run();
+    try {
+      while (trainer_.steps_done() < job_.steps && !report_.stopped && !stopped_early_) step();
+      checkpoints_.finish();
+    } catch (...) {
+      progress_.finish();  // the message starts on a line of its own
+      throw;
     }
-    checkpoints.finish();
-  } catch (...) {
-    progress.finish();  // the message starts on a line of its own
-    throw;
+    progress_.finish();
+    report_.state = report_.stopped ? "stopped" : "finished";
+    publish();
+    if (speaks_) result_ = std::move(report_);
   }
-  progress.finish();
-  const at::Tensor mine = figures_of(steps, account->peak_bytes());
-  at::Tensor all = at::empty({world.size(), static_cast<std::int64_t>(figures)}, at::kDouble);
-  world.all_gather(mine, all).wait();
-  auto traces = run.record ? gathered(events, world) : std::vector<std::vector<TraceEvent>>{};
-  if (!speaks) return;
-  report.stopped = stopped;
-  report.steps = std::move(steps);
-  report.evaluations = std::move(evaluations);
-  report.events = std::move(traces);
-  for (int r = 0; r < world.size(); ++r) {
-    const double* from = all.data_ptr<double>() + r * static_cast<std::int64_t>(figures);
-    report.peak_bytes.push_back(static_cast<std::int64_t>(from[0]));
-    report.rank_seconds.push_back(from[1]);
-    std::copy(from + 2, from + figures, report.rank_parts.emplace_back().begin());
+
+ private:
+  bool records() const { return run_.record || !options_.log_dir.empty(); }
+
+  void step() {
+    if (records() && !run_.record) {  // the log shows one step
+      events_.clear();
+      spans_.clear();
+    }
+    auto& steps = report_.steps;
+    steps.push_back(trainer_.step());
+    const std::int64_t done = trainer_.steps_done();
+    // On a GPU the first step also holds what cuDNN tries its algorithms with.
+    if (steps.size() == 1 && done < job_.steps && options_.train.device != at::kCPU) account_->reset_peak();
+    progress_.step(steps.back(), account_->peak_bytes());
+    log_.step(steps.back(), account_->peak_bytes());
+    constexpr std::size_t settled = 3;  // soon enough for whoever watches
+    if (steps.size() == settled && done < job_.steps && !options_.log_dir.empty()) publish();
+    if (evaluator_ && (done % *options_.evaluation.every == 0 || done == job_.steps)) evaluate(done);
+    const bool stop = done < job_.steps && StopSignals::agreed(world_);
+    checkpoints_.after_step(stop || stopped_early_);
+    if (stop) report_.stopped = done;
   }
-}
+
+  void look_for_the_best(const Evaluation& evaluation, std::int64_t done) {
+    const auto& o = options_.evaluation;
+    if (o.best.empty() && !o.patience) return;
+    if (best_.take(evaluation, done)) return checkpoints_.save_best(best_);
+    if (!o.patience || best_.evaluations_since < *o.patience || done == job_.steps) return;
+    stopped_early_ = true;
+    progress_.say(fmt::format("stopped early: {} without a better {} than {:.4g} after step {} (--early-stop {})",
+                              counted(best_.evaluations_since, "evaluation"), best_.metric, *best_.value, best_.at_step,
+                              *o.patience));
+  }
+
+  void evaluate(std::int64_t done) {
+    const auto take = [&](const Predictions& p) { samples_->take(p); };
+    report_.evaluations.push_back({done, evaluator_->run(samples_ ? Evaluator::Take(take) : Evaluator::Take())});
+    const RunReport::EvaluationAt& latest = report_.evaluations.back();
+    progress_.say(fmt::format("step {}/{}  validation  {}", done, job_.steps, evaluation_line(latest.result)));
+    log_.write(done, evaluation_metrics(latest.result));
+    log_.document("evaluation.json",
+                  [&](const std::string& path) { write_evaluation_at(path, latest, job_.class_names); });
+    if (samples_) log_.document("samples.json", [&](const std::string&) { samples_->write(options_.log_dir); });
+    look_for_the_best(latest.result, done);
+  }
+
+  // What all ranks know, to the report and the log. Collective.
+  void publish() {
+    gather_figures({report_.steps, account_->peak_bytes(), events_, spans_}, world_, report_);
+    log_run();
+    log_.document("timeline.json",
+                  [&](const std::string& path) { write_timeline(path, report_, job_.plan, job_.graph); });
+  }
+
+  void log_run() {
+    log_.document("run.json", [&](const std::string& path) { write_run(path, report_, job_.plan, job_.graph); });
+  }
+
+  const Options& options_;
+  const Job& job_;
+  const RunOptions& run_;
+  Communicator& world_;
+  const bool speaks_;
+  RunReport& result_;  // of the process; the rank that speaks writes it at the end
+  RunReport report_;
+  const std::shared_ptr<MemoryAccount> account_ = std::make_shared<MemoryAccount>();
+  const MemoryScope scope_;
+  Trainer trainer_;
+  Progress progress_;
+  const Warn warn_;
+  RunCheckpoints checkpoints_;
+  RunLog log_;
+  Best best_;
+  bool stopped_early_ = false;
+  std::optional<Evaluator> evaluator_;
+  std::optional<SampleImages> samples_;
+  std::vector<TraceEvent> events_;
+  std::vector<PartSpan> spans_;
+};
 
 }  // namespace
 
@@ -199,9 +225,18 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   report.model = options.model.name;
   report.dtype = options.dtype;
   report.threads = job.threads;
+  report.command = options.command;
+  report.images = job.images->describe();
+  report.class_names = job.class_names;
+  report.predicted_bytes = memory_needs(job, options);
   prepare_gpus(options, job, job.steps - start.step);
+  speaks_of_signals = launch.speaks();
   const StopSignals signals;
-  run_ranks(options, job, launch, [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
+  const RunReport begun = report;  // every rank begins with it, and one of them writes to the other
+  run_ranks(options, job, launch, [&](Communicator& world) {
+    RankRun rank(options, job, run, start, world, begun, report);
+    rank.train();
+  });
   return report;
 }
 

@@ -31,7 +31,7 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
 /// Compares the job's plan with the run that is known to be right. Throws Error when they differ.
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance);
 
-/// Where the step's time went and how much memory it took, a row a rank.
+/// Where the step's time went and how much memory it took, one row per rank.
 std::string breakdown_table(const RunReport& report, const Plan& plan);
 
 /// The share of all ranks' time in which they waited for other stages, the end of the step included.

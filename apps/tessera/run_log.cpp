@@ -45,6 +45,15 @@ void RunLog::step(const StepReport& r, std::int64_t peak_bytes) {
   write(r.step + 1, metrics);
 }
 
+void RunLog::document(const std::string& name, const std::function<void(const std::string&)>& write) {
+  if (!metrics_) return;
+  try {
+    write(join_path(options_.dir, name));
+  } catch (const Error& error) {  // of the report only; the curves go on
+    options_.warn(concat(name, " of the log is not written: ", error.what()));
+  }
+}
+
 void RunLog::write(std::int64_t step, const std::vector<Metric>& metrics) {
   if (!metrics_) return;
   try {

@@ -1,4 +1,4 @@
-// The logs of a run: metrics.jsonl and TensorBoard's event files in --log-dir.
+// The logs of a run in --log-dir: metrics.jsonl, TensorBoard's event files, and what the report is made from.
 #pragma once
 
 #include <functional>
@@ -16,20 +16,22 @@ struct RunLogOptions {
   std::string dir;          ///< empty: no logs
   std::int64_t start = 0;   ///< steps that are done; later ones that a stopped run has put down are dropped
   bool resumed = false;     ///< the folder's log is that of this run
-  std::int64_t batch_size;  ///< images a step
+  std::int64_t batch_size;  ///< images per step
   std::function<void(const std::string&)> warn;
 };
 
 /// Throws UsageError if the folder cannot be written to, or holds the log of another run.
 void check_log_dir(const std::string& dir, bool resumed);
 
-/// One a run. A log that cannot be written any more is a warning, and the end of the log, not of the run.
+/// One per run. A log that cannot be written any more is a warning, and the end of the log, not of the run.
 class RunLog {
  public:
   explicit RunLog(RunLogOptions options);
   void step(const StepReport& report, std::int64_t peak_bytes);
   /// Any other numbers, of a step counted from 1.
   void write(std::int64_t step, const std::vector<Metric>& metrics);
+  /// A document beside them: `write` gets its path.
+  void document(const std::string& name, const std::function<void(const std::string& path)>& write);
 
  private:
   const RunLogOptions options_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "commands.h"
+#include "description.h"
 #include "evaluation.h"
 #include "run.h"
 #include "run_log.h"
@@ -27,7 +28,9 @@ void describe(const Options& options, const Job& job, const Start& start) {
 
 }  // namespace
 
-void run_train(Options& options, const ModelRegistry& models, const Launch& launch, int argc, char** argv) {
+void run_train(Options& options, const ModelRegistry& models, const Launch& launch) {
+  if (const CheckpointOptions& o = options.checkpoints; !o.resume.empty())
+    take_description(options, o.resume == "auto" ? o.dir : o.resume, [](const std::string&) {});  // find_start() warns
   const Job job = make_job(options, models, launch);
   launch.told([&] {
     check_writable("--json", options.json);
@@ -44,20 +47,19 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
     return;
   }
 
-  RunReport report =
+  const RunReport report =
       run_training(options, job, launch,
                    {.quiet = options.quiet, .every_step = options.verbose, .record = !options.trace.empty()}, start);
   if (!launch.speaks()) return;
-  report.command.assign(argv, argv + argc);
   const Spread speed = images_per_second(report.steps, job.plan.global_batch());
   if (!options.quiet) {
     fmt::print("{}, loss {:.4f} -> {:.4f}, {} (median; {} to {}), peak memory {}{}\n",
                counted(static_cast<std::int64_t>(report.steps.size()), "step"), report.steps.front().loss,
                report.steps.back().loss, human_speed(speed.median), human_speed(speed.low), human_speed(speed.high),
                human_bytes(*std::max_element(report.peak_bytes.begin(), report.peak_bytes.end())),
-               report.peak_bytes.size() > 1 ? " a rank" : "");
+               report.peak_bytes.size() > 1 ? " per rank" : "");
     if (!report.evaluations.empty())
-      fmt::print("{}", evaluation_table(report.evaluations.back().result, job.validation->class_names()));
+      fmt::print("{}", evaluation_table(report.evaluations.back().result, job.class_names));
     if (options.verbose) fmt::print("{}", breakdown_table(report, job.plan));
   }
   if (!options.json.empty()) write_report(options.json, report, job.plan, job.graph);

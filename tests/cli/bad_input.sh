@@ -11,10 +11,13 @@ trap 'rm -rf "$work"' EXIT
 train=("$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16)
 
 expect 2 "--frobnicate" -- "${train[@]}" --frobnicate
-expect 2 "no flag --bach-size" "--batch-size is like it" -- "$tessera" train --bach-size 4
-expect 2 "no command trian" "train is like it" -- "$tessera" trian --model resnet18
+expect 2 "no flag --bach-size" "did you mean --batch-size?" -- "$tessera" train --bach-size 4
+expect 2 "no command trian" "did you mean train?" -- "$tessera" trian --model resnet18
+expect 2 "no flag --rank; see" -- "$tessera" train --rank 3
+expect 2 "--lr is given 2 times" -- "$tessera" train --lr 0.1 --lr 0.2
 expect 2 "no command foo" "tessera bench --help" -- "$tessera" bench foo
-expect 2 "--weights is required" -- "$tessera" predict --model resnet18
+expect 2 "--output is required" -- "$tessera" predict --model resnet18
+expect 2 "which weights" "tessera eval" -- "$tessera" predict --model resnet18 -o p.csv
 expect 2 "--json /dev/null" "not a file" -- "${train[@]}" --json /dev/null
 expect 1 "output could not be written" -- bash -c "'$tessera' plan >/dev/full"
 expect 2 "no model 'resnet19'" "resnet18" -- "$tessera" train --model resnet19
@@ -30,6 +33,16 @@ expect 2 "--app" -- "$tessera" train --app imagenet
 expect 2 "--dtype" -- "$tessera" train --dtype float8
 expect 2 "--lr" -- "$tessera" train --lr fast
 expect 2 "--steps 0" -- "$tessera" train --steps 0
+# Values that cannot be meant, and flags that would do nothing.
+expect 2 "--lr inf" "--weight-decay inf" "--clip-norm inf" -- "${train[@]}" --lr inf --weight-decay inf --clip-norm inf
+expect 2 "--lr-step-factor -1" "--lr-step-factor is for --lr-schedule step" -- "${train[@]}" --lr-step-factor -1
+expect 2 "--lr-step-every is for --lr-schedule step" -- "${train[@]}" --lr-step-every 10
+expect 2 "--seed -1" -- "${train[@]}" --seed -1
+expect 2 "--num-classes 1" -- "${train[@]}" --num-classes 1
+expect 2 "--steps 2 and --num-epochs 3" -- "${train[@]}" --num-epochs 3
+expect 2 "--momentum is for --optimizer sgd" -- "${train[@]}" --optimizer adam --momentum 0.5
+expect 2 "--mean is for image files" "--std" -- "${train[@]}" --mean 0.5,0.5,0.5 --std 1,1,1
+expect 2 "--datapath $work" "--app synthetic" -- "${train[@]}" --app synthetic --datapath "$work"
 expect 2 "--threads 0" -- "${train[@]}" --threads 0
 expect 2 "--batch-size 8192" "--synthetic-images" -- "$tessera" train --batch-size 8192
 expect 2 "--json" -- "${train[@]}" --json "$work/no/such/folder/run.json"
@@ -94,6 +107,23 @@ for folder in "$work"/data/*/*; do
     { printf 'P6\n20 18\n255\n'; head -c $((20 * 18 * 3)) /dev/zero | tr '\0' "\\1${i}0"; } >"$folder/$i.ppm"
   done
 done
+# The kind of the data, the size of its images and its classes are found; what cannot be found is asked for.
+expect 0 "2 classes" "as 3x18x20" "step 2/2" -- "$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 \
+  --datapath "$work/data"
+{ printf 'P6\n4 4\n255\n'; head -c 48 /dev/zero; } >"$work/data/train/b/9.ppm"
+expect 2 "which --image-size?" "b/9.ppm' 4x4" "18x20" -- "$tessera" train --steps 2 --batch-size 4 --datapath "$work/data"
+rm "$work/data/train/b/9.ppm"
+expect 2 "does not exist" "--datapath $work/none" -- "$tessera" train --datapath "$work/none"
+touch "$work/x.npy" && expect 2 "x.npy is a file of arrays" -- "$tessera" train --datapath "$work/x.npy"
+expect 2 "CIFAR-10" -- "$tessera" train --datapath "$work/cifar" --image-size 64
+expect 2 "of one class" -- "$tessera" train --datapath "$work/data/train/a" --image-size 16 --model resnet_v1 --depth 8
+mkdir -p "$work/many"
+for i in 0 1 2 3 4 5 6 7 8 9; do mkdir "$work/many/$i" && cp "$work/data/train/a/1.ppm" "$work/many/$i"; done
+expect 2 "has 10 classes (0, 1, 2, 3, ...), and --num-classes is 3" "use --num-classes 10" -- \
+  "$tessera" train --datapath "$work/many" --num-classes 3 --image-size 16
+head -c 400 /dev/zero | { printf 'PK\003\004'; cat; } >"$work/old.pth"
+expect 2 "PyTorch checkpoint" "save_file" -- "${train[@]}" --init-from "$work/old.pth"
+
 files=("$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16 --num-classes 2 --app medical)
 expect 0 "step 2/2" "accuracy" "as b" -- "${files[@]}" --datapath "$work/data" --eval-every 1
 printf 'path,label\ndata/train/a/1.ppm,0\ndata/train/a/9.ppm,1\n' >"$work/list.csv"
@@ -115,7 +145,7 @@ echo "no image" >"$work/data/val/a/4.ppm"
 expect 1 "train/b/3.ppm'" "--on-bad-image skip" -- "${files[@]}" --datapath "$work/data"
 expect 0 "left out: image '$work/data/train/b/3.ppm'" "left out 1 of 8" "val/a/4.ppm'" "7 images" "(7 images" "step 2/2" -- \
   "${files[@]}" --datapath "$work/data" --eval-every 2 --on-bad-image skip --num-spatial-parts 2
-expect 2 "--weights" -- "$tessera" eval
+expect 2 "which weights" -- "$tessera" eval
 expect 2 "--weights" "nowhere" -- "$tessera" eval --weights "$work/nowhere"
 expect 2 "--weights" "list.csv" -- "$tessera" eval --weights "$work/list.csv"
 expect 2 "--output" -- "$tessera" predict --weights "$work/nowhere"

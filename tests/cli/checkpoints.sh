@@ -75,9 +75,8 @@ expect 0 "goes on from fresh" -- "${train[@]}" "${one[@]}" --steps 2 --checkpoin
 # Weights and checkpoints that do not fit: what differs, by name.
 other=("$tessera" train --model resnet_v1 --depth 14 --image-size 16 --num-classes 3 --synthetic-images 24 --batch-size 4)
 expect 2 "--init-from whole.safetensors" "layer1.1.conv1.weight" -- "${other[@]}" --steps 9 --init-from whole.safetensors
-expect 2 "whole/step-000008 is of another network (resnet_v1)" "missing" "layer1.1.conv1.weight" -- "${other[@]}" \
-  --steps 9 --resume whole
-expect 2 "4 images a step, and this run has 8" "--batch-size" -- "${train[@]}" --batch-size 8 --steps 9 --resume whole/step-000008
+expect 2 "--depth 14 contradicts whole" "--depth 8" -- "${other[@]}" --steps 9 --resume whole
+expect 2 "4 images per step, and this run has 8" "--batch-size" -- "${train[@]}" --batch-size 8 --steps 9 --resume whole/step-000008
 expect 2 "--seed 0, not 7" -- "${train[@]}" "${one[@]}" --steps 9 --seed 7 --resume whole
 expect 2 "has the state of sgd, not of adam" -- "${train[@]}" "${one[@]}" --steps 9 --optimizer adam --resume whole
 expect 2 "another size" -- "$tessera" train --model resnet_v1 --depth 8 --image-size 16 --synthetic-images 8 \

@@ -21,8 +21,9 @@ data: base geometry
 runtime: base geometry graph models program plan schedule comm ops data
 oracle: base geometry graph program comm data runtime ops plan
 io: base geometry graph program plan schedule runtime
+report: base
 '
-integer_rooms=' base geometry graph models program plan schedule '
+integer_rooms=' base geometry graph models program plan schedule report '
 
 check() {
   local root=$1
@@ -93,6 +94,7 @@ self_test() {
   plant data/planted.h '#include "tessera/comm/exchange.h"' 'data may not include comm'
   plant runtime/planted.h '#include "tessera/io/trace.h"' 'runtime may not include io'
   plant io/planted.h '#include "tessera/data/loader.h"' 'io may not include data'
+  plant report/planted.h '#include "tessera/io/file.h"' 'report may not include io'
   plant plan/planted.h '#include <ATen/core/Tensor.h>' 'plan may not include torch'
   plant models/planted.cpp '#include <c10/util/Exception.h>' 'models may not include torch'
   plant base/planted.cpp '#include <torch/torch.h>' 'base may not include torch'

@@ -46,6 +46,14 @@ printf 'modell = "resnet18"\n' >"$work/wrong.toml"
 if "$tessera" train --config "$work/wrong.toml" >"$work/log" 2>&1; then fail "an unknown name in --config passed"; fi
 grep -q "modell" "$work/log" || fail "the unknown name is not told"
 
+# One file serves all commands: what another one knows is passed over.
+printf 'model = "resnet_v1"\ndepth = 8\nimage-size = "16"\nbatch-size = 4\nnum-epochs = 1\ncheckpoint-dir = "%s"\ntolerance = 1e-9\n' \
+  "$work/served" >"$work/all.toml"
+says "step 1/1" "$tessera" train --config "$work/all.toml" --steps 1 # in place of the file's --num-epochs
+says "^equal" "$tessera" verify --config "$work/all.toml" --steps 1
+says "batch 4" "$tessera" plan --config "$work/all.toml"
+says "accuracy" "$tessera" eval "$work/served" --config "$work/all.toml" --synthetic-images 8
+
 # The same losses with and without micros' boundaries in the data loader, and for any number of loader threads.
 losses() { "$tessera" train "${small[@]}" --steps 3 --quiet --dtype float64 --json "$work/l.json" "$@" &&
   python3 -c "import json; print([s['loss'] for s in json.load(open('$work/l.json'))['steps']])"; }
@@ -55,7 +63,10 @@ losses() { "$tessera" train "${small[@]}" --steps 3 --quiet --dtype float64 --js
   --trace "$work/trace.json"
 python3 - "$work/trace.json" <<'P'
 import collections, json, sys
-events = [e for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X"]
+every = [e for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X"]
+events = [e for e in every if e["cat"] != "not computing"]
+parts = collections.Counter((e["tid"], e["name"]) for e in every if e["cat"] == "not computing")
+assert all(parts[rank, "margin exchange"] and parts[rank, "norm agreement"] for rank in range(4)) and parts[4, "waiting"], parts
 def count(process):
     return collections.Counter((e["tid"], e["args"]["step"], e["cat"], e["args"]["micro"]) for e in events if e["pid"] == process)
 def wanted(steps):

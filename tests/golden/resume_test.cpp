@@ -201,7 +201,7 @@ TEST(Resume, AnotherRunIsRefused) {
   other.seed = 4;
   EXPECT_THAT(problems(other, {.batch_size = 8}, graph),
               testing::AllOf(testing::HasSubstr("has the state of adam, not of sgd"), testing::HasSubstr("--seed 3"),
-                             testing::HasSubstr("4 images a step, and this run has 8")));
+                             testing::HasSubstr("4 images per step, and this run has 8")));
   other = facts;
   other.images = 4;
   EXPECT_THAT(problems(other, {.batch_size = 4}, graph), testing::HasSubstr("data set of another size"));

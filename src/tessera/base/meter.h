@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string_view>
+#include <vector>
 
 namespace tessera {
 
@@ -28,6 +29,12 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(Part::cou
     "data", "margin exchange", "norm agreement", "transfers", "waiting", "gradient sync", "optimizer"};
 using PartSeconds = std::array<double, static_cast<std::size_t>(Part::count)>;
 
+/// When a rank did it, by now_seconds().
+struct PartSpan {
+  Part part;
+  double begin, end;
+};
+
 /// Belongs to one thread. Parts do not overlap: the innermost one counts.
 class Meter {
  public:
@@ -37,13 +44,13 @@ class Meter {
     Timed(Meter* meter, Part part) : meter_(meter), part_(part), outer_(meter ? meter->current_ : nullptr) {
       if (!meter_) return;
       begin_ = now_seconds();
-      if (outer_) meter_->add(outer_->part_, begin_ - outer_->begin_);
+      if (outer_) meter_->add(outer_->part_, outer_->begin_, begin_);
       meter_->current_ = this;
     }
     ~Timed() {
       if (!meter_) return;
       const double end = now_seconds();
-      meter_->add(part_, end - begin_);
+      meter_->add(part_, begin_, end);
       if (outer_) outer_->begin_ = end;
       meter_->current_ = outer_;
     }
@@ -64,9 +71,16 @@ class Meter {
     return out;
   }
 
+  /// From now on every stretch of a part is put down; null: no more.
+  void record(std::vector<PartSpan>* spans) { spans_ = spans; }
+
  private:
-  void add(Part part, double seconds) { seconds_[static_cast<std::size_t>(part)] += seconds; }
+  void add(Part part, double begin, double end) {
+    seconds_[static_cast<std::size_t>(part)] += end - begin;
+    if (spans_) spans_->push_back({part, begin, end});
+  }
   PartSeconds seconds_{};
+  std::vector<PartSpan>* spans_ = nullptr;
   Timed* current_ = nullptr;
 };
 

@@ -196,6 +196,10 @@ class Listing {
     std::map<std::string, std::int64_t> numbers;
     for (const auto& name : list_.class_names) numbers.emplace(name, static_cast<std::int64_t>(numbers.size()));
     std::int64_t classes = std::max<std::int64_t>(1, static_cast<std::int64_t>(numbers.size()));
+    // One line, not one for each image of a class too many.
+    const bool too_many = options_.classes > 0 && classes > options_.classes;
+    problems_.check(!too_many, "'", list_.source, "' has ", counted(classes, "class"), " (", names_shown(), "), and ",
+                    "--num-classes is ", options_.classes, "; use --num-classes ", classes, ", or leave it out");
     for (const Entry& entry : entries_) {
       if (entry.label.empty()) {  // allowed, or already a problem
         if (options_.labels_optional) list_.files.push_back({entry.path, -1, entry.mask});
@@ -211,12 +215,21 @@ class Listing {
         continue;
       }
       classes = std::max(classes, *number + 1);
-      problems_.check(options_.classes == 0 || *number < options_.classes, entry.where, ": label ", entry.label,
-                      numbers.empty() ? "" : concat(" (number ", *number, ")"), " does not fit ", options_.classes,
-                      " classes; see --num-classes");
+      problems_.check(too_many || options_.classes == 0 || *number < options_.classes, entry.where, ": label ",
+                      entry.label, numbers.empty() ? "" : concat(" (number ", *number, ")"), " does not fit ",
+                      options_.classes, " classes; see --num-classes");
       list_.files.push_back({entry.path, *number, entry.mask});
     }
     list_.classes = options_.classes > 0 ? options_.classes : static_cast<int>(classes);
+  }
+
+  std::string names_shown() const {
+    constexpr std::size_t shown = 4;
+    const auto& names = list_.class_names;
+    std::vector<std::string> first(names.begin(),
+                                   names.begin() + static_cast<std::ptrdiff_t>(std::min(shown, names.size())));
+    if (names.size() > shown) first.emplace_back("...");
+    return join(first, ", ");
   }
 
   void throw_problems() const {

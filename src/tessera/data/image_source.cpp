@@ -3,6 +3,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "tessera/base/error.h"
 #include "tessera/data/resample.h"
 
@@ -86,6 +89,41 @@ void ImageSource::read_mask_window(ReadKey key, const ImageWindow& window, Inter
     pick(source.data_ptr<std::int64_t>(), out.data_ptr<std::int64_t>());
   else
     pick(source.data_ptr<std::uint8_t>(), out.data_ptr<std::uint8_t>());
+}
+
+void ImageSource::write_bytes(const double* values, std::int64_t columns, std::uint8_t* to) const {
+  const Normalisation n = normalisation();
+  const std::size_t channels = n.mean.size();
+  for (std::int64_t x = 0; x < columns; ++x)
+    for (std::size_t c = 0; c < 3; ++c) {
+      const std::size_t from = std::min(c, channels - 1);  // grey has one
+      const double value = values[static_cast<std::size_t>(x) * channels + from] * n.deviation[from] + n.mean[from];
+      *to++ = static_cast<std::uint8_t>(std::lround(255 * std::clamp(value, 0.0, 1.0)));
+    }
+}
+
+at::Tensor ImageSource::thumbnail(std::int64_t index, ImageSize size) const {
+  const auto [channels, height, width] = image_shape();
+  const auto side = [](std::int64_t pixels, std::int64_t small) {
+    return Stretch{0, static_cast<double>(pixels), pixels, small};
+  };
+  const Taps down(side(height, size.height), {0, size.height}), across(side(width, size.width), {0, size.width});
+  at::Tensor out = at::empty({size.height, size.width, 3}, at::TensorOptions().dtype(at::kByte));
+  Resampler<double> resampler(down, across, channels);
+  constexpr std::int64_t strip = 32;
+  for (std::int64_t top = down.all().begin; top < down.all().end; top += strip) {
+    const Interval rows{top, std::min(top + strip, down.all().end)};
+    const at::Tensor source = at::empty({1, channels, rows.size(), across.all().size()},
+                                        at::TensorOptions().dtype(at::kDouble), at::MemoryFormat::ChannelsLast)
+                                  .select(0, 0);
+    read(index, rows, across.all(), source);
+    for (std::int64_t y = 0; y < rows.size(); ++y)
+      resampler.feed(source.data_ptr<double>() + y * across.all().size() * channels,
+                     [&](std::int64_t row, const double* values) {
+                       write_bytes(values, size.width, out.data_ptr<std::uint8_t>() + row * size.width * 3);
+                     });
+  }
+  return out;
 }
 
 void ImageSource::check_box(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {

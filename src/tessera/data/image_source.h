@@ -29,7 +29,12 @@ struct ImageWindow {
   friend bool operator==(const ImageWindow&, const ImageWindow&) = default;
 };
 
-/// What a source did to its pixels: value = (raw − mean) / deviation, a channel each, with raw in [0, 1].
+struct ImageSize {
+  std::int64_t height = 0, width = 0;
+  friend bool operator==(const ImageSize&, const ImageSize&) = default;
+};
+
+/// What a source did to its pixels: value = (raw − mean) / deviation, for each channel, with raw in [0, 1].
 struct Normalisation {
   std::vector<double> mean, deviation;
 };
@@ -77,6 +82,13 @@ class ImageSource {
   virtual void read_mask_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
                                 const at::Tensor& out) const;
 
+  /// A small picture for people, [height, width, 3] of uint8. By default the pixels of read() are averaged, a few rows
+  /// at a time; a source that has smaller versions of its images takes these.
+  virtual at::Tensor thumbnail(std::int64_t index, ImageSize size) const;
+
+  /// Before it was stretched to image_shape().
+  virtual ImageSize own_size(std::int64_t) const { return {image_shape()[1], image_shape()[2]}; }
+
   /// One line for the user: what the images are and how many.
   virtual std::string describe() const = 0;
 
@@ -84,6 +96,10 @@ class ImageSource {
   /// Throw Error when the arguments of a read break its contract.
   void check_read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const;
   void check_read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const;
+
+ protected:
+  /// Rows of values in read()'s normalisation, [columns × channels], become rows of bytes.
+  void write_bytes(const double* values, std::int64_t columns, std::uint8_t* to) const;
 
  private:
   void check_box(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const;

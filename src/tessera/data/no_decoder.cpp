@@ -18,7 +18,8 @@ namespace {
 bool has_vips() { return false; }
 std::string vips_version() { return ""; }
 
-void write_label_image(const std::string&, const at::Tensor&) { cannot(); }
+void write_label_image(const std::string&, const at::Tensor&, ImageSize) { cannot(); }
+void write_picture(const std::string&, const at::Tensor&) { cannot(); }
 
 struct ImageDecoder::Open {};
 

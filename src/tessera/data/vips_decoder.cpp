@@ -1,15 +1,19 @@
+#include <unistd.h>
 #include <vips/vips.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 
 #include "tessera/base/error.h"
 #include "tessera/data/image_decoder.h"
 #include "tessera/data/label_image.h"
+#include "tessera/data/palette.h"
 #include "tessera/data/vips_images.h"
 
 namespace tessera {
@@ -50,6 +54,10 @@ class UsesVips {
 
 /// With what libvips has to say. Its messages are shared by all threads: when two fail at once, one has them both.
 [[noreturn]] void vips_failed(const std::string& path, const std::string& what) {
+  if (::access(path.c_str(), F_OK) == 0 && ::access(path.c_str(), R_OK) != 0) {
+    vips_error_clear();
+    bad_image(path, concat("cannot be read: ", std::strerror(EACCES)));
+  }
   char* text = vips_error_buffer_copy();
   std::string reason = text;
   g_free(text);
@@ -156,8 +164,7 @@ ImagePtr as_rgb(const std::string& path, ImagePtr image) {
 ImagePtr as_label(const std::string& path, ImagePtr image) {
   const int bands = vips_image_get_bands(image.get());
   const VipsBandFormat format = vips_image_get_format(image.get());
-  if (bands != 1)
-    bad_image(path, concat("has ", bands, " channels; a mask has one (a palette counts as three: save grey levels)"));
+  if (bands != 1) bad_image(path, concat("has ", bands, " channels; a mask has one, or (in a PNG file) a palette"));
   if (format != VIPS_FORMAT_UCHAR && format != VIPS_FORMAT_USHORT)
     bad_image(path, "is a mask of neither 8 nor 16 bits a pixel");
   return apply(path, std::move(image),
@@ -185,12 +192,20 @@ ImageHeader read_header(const std::string& path) {
   return header;
 }
 
-void write_label_image(const std::string& path, const at::Tensor& labels) {
+void write_label_image(const std::string& path, const at::Tensor& labels, ImageSize size) {
   const UsesVips vips;
   const at::Tensor dense = labels.contiguous();
   ensure(dense.dim() == 2 && dense.scalar_type() == at::kByte, "an image of labels of sizes ", dense.sizes());
-  const ImagePtr image(vips_image_new_from_memory(dense.data_ptr(), dense.nbytes(), static_cast<int>(dense.size(1)),
-                                                  static_cast<int>(dense.size(0)), 1, VIPS_FORMAT_UCHAR));
+  ImagePtr image(vips_image_new_from_memory(dense.data_ptr(), dense.nbytes(), static_cast<int>(dense.size(1)),
+                                            static_cast<int>(dense.size(0)), 1, VIPS_FORMAT_UCHAR));
+  if (size != ImageSize{dense.size(0), dense.size(1)}) {
+    VipsImage* stretched = nullptr;
+    const double across = static_cast<double>(size.width) / static_cast<double>(dense.size(1));
+    const double down = static_cast<double>(size.height) / static_cast<double>(dense.size(0));
+    if (!image || vips_resize(image.get(), &stretched, across, "vscale", down, "kernel", VIPS_KERNEL_NEAREST, nullptr))
+      vips_failed(path, "cannot be stretched");
+    image = ImagePtr(stretched);
+  }
   const std::string temporary = path + ".part";
   if (!image || vips_tiffsave(image.get(), temporary.c_str(), "tile", TRUE, "tile_width", 256, "tile_height", 256,
                               "compression", VIPS_FOREIGN_TIFF_COMPRESSION_DEFLATE, "bigtiff", TRUE, nullptr) != 0) {
@@ -200,7 +215,28 @@ void write_label_image(const std::string& path, const at::Tensor& labels) {
   if (std::rename(temporary.c_str(), path.c_str()) != 0) bad_image(path, "cannot be written");
 }
 
+void write_picture(const std::string& path, const at::Tensor& rgb) {
+  const UsesVips vips;
+  const at::Tensor dense = rgb.contiguous();
+  ensure(dense.dim() == 3 && dense.size(2) == 3 && dense.scalar_type() == at::kByte, "a picture of sizes ",
+         dense.sizes());
+  const ImagePtr raw(vips_image_new_from_memory(dense.data_ptr(), dense.nbytes(), static_cast<int>(dense.size(1)),
+                                                static_cast<int>(dense.size(0)), 3, VIPS_FORMAT_UCHAR));
+  VipsImage* image = nullptr;
+  // The ending decides on the format, so it comes last.
+  const std::string temporary = concat(path.substr(0, path.rfind('.')), ".part", path.substr(path.rfind('.')));
+  if (!raw || vips_copy(raw.get(), &image, "interpretation", VIPS_INTERPRETATION_sRGB, nullptr) != 0)
+    vips_failed(path, "cannot be made");
+  const ImagePtr picture(image);
+  if (vips_image_write_to_file(picture.get(), temporary.c_str(), nullptr) != 0) {
+    std::remove(temporary.c_str());
+    vips_failed(path, "cannot be written; is the disk full?");
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) bad_image(path, "cannot be written");
+}
+
 struct ImageDecoder::Open {
+  Palette palette;  // empty: rows are as they are
   std::string path;
   bool from_top;  // libvips would hold all that it decodes of other files, were they opened for reading at any place
   ImagePtr image;
@@ -212,7 +248,9 @@ ImageDecoder::ImageDecoder(const std::string& path, const ImageHeader& header, c
   open_->path = path;
   open_->from_top = !any_place(path, header.loader);
   ImagePtr image = load(path, header.loader, level);
-  open_->image = kind == PixelKind::rgb ? as_rgb(path, std::move(image)) : as_label(path, std::move(image));
+  if (kind == PixelKind::label) open_->palette = palette_of(path);
+  open_->image = kind == PixelKind::rgb || !open_->palette.empty() ? as_rgb(path, std::move(image))
+                                                                   : as_label(path, std::move(image));
 }
 
 ImageDecoder::~ImageDecoder() = default;
@@ -235,7 +273,11 @@ void ImageDecoder::for_each_row(Interval rows, Interval columns, const std::func
   for (std::int64_t top = 0; open_->from_top && top < rows.begin; top += step) decode(top, 1, rows.begin);
   for (std::int64_t top = rows.begin; top < rows.end; top += step) {
     const VipsRect strip = decode(top, columns.size(), rows.end);
-    for (int y = strip.top; y < strip.top + strip.height; ++y) take(VIPS_REGION_ADDR(region.get(), strip.left, y));
+    for (int y = strip.top; y < strip.top + strip.height; ++y) {
+      const VipsPel* row = VIPS_REGION_ADDR(region.get(), strip.left, y);
+      take(open_->palette.empty() ? static_cast<const void*>(row)
+                                  : open_->palette.numbers_of(row, columns.size()).data());
+    }
   }
 }
 

@@ -150,18 +150,26 @@ void VipsImages::read_window(ReadKey key, const ImageWindow& window, Interval ro
   });
 }
 
+template <class Write>
+void VipsImages::read_rows(std::int64_t index, const ImageWindow& window, ImageSize size, Interval rows,
+                           Interval columns, const Write& write) const {
+  const ImageHeader& image = header(index);
+  const ImageLevel& level =
+      level_for(image, window.height * static_cast<double>(image.height) / static_cast<double>(size.height),
+                window.width * static_cast<double>(image.width) / static_cast<double>(size.width));
+  ImageDecoder decoder(file(index).path, image, level, PixelKind::rgb);
+  const Taps down(stretch_of(window.top, window.height, image.height, level.row_shrink, decoder.height(), size.height),
+                  rows);
+  const Taps across(
+      stretch_of(window.left, window.width, image.width, level.column_shrink, decoder.width(), size.width), columns);
+  Resampler<std::uint8_t> resampler(down, across, 3);
+  decoder.for_each_row(down.all(), across.all(),
+                       [&](const void* row) { resampler.feed(static_cast<const std::uint8_t*>(row), write); });
+}
+
 template <class Real>
 void VipsImages::read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
                          const at::Tensor& out) const {
-  const ImageHeader& image = header(index);
-  const ImageLevel& level = level_of(image, window.height, window.width);
-  ImageDecoder decoder(file(index).path, image, level, PixelKind::rgb);
-  const Taps down(
-      stretch_of(window.top, window.height, image.height, level.row_shrink, decoder.height(), options_.height), rows);
-  const Taps across(
-      stretch_of(window.left, window.width, image.width, level.column_shrink, decoder.width(), options_.width),
-      columns);
-
   std::array<double, 3> mean, scale;
   for (std::size_t c = 0; c < 3; ++c) {
     mean[c] = 255 * options_.mean[c];
@@ -170,16 +178,31 @@ void VipsImages::read_as(std::int64_t index, const ImageWindow& window, Interval
   Real* pixels = out.data_ptr<Real>();
   const std::int64_t c_stride = out.stride(0), y_stride = out.stride(1), x_stride = out.stride(2);
   const std::int64_t width = columns.size();
-  const auto write = [&](std::int64_t y, const double* values) {
+  read_rows(index, window, size_of_result(), rows, columns, [&](std::int64_t y, const double* values) {
     Real* target = pixels + y * y_stride;
     for (std::int64_t x = 0; x < width; ++x)
       for (std::size_t c = 0; c < 3; ++c)  // a difference first: no fused multiply-add can change the bits
         target[x * x_stride + static_cast<std::int64_t>(c) * c_stride] =
             static_cast<Real>((*values++ - mean[c]) * scale[c]);
-  };
-  Resampler<std::uint8_t> resampler(down, across, 3);
-  decoder.for_each_row(down.all(), across.all(),
-                       [&](const void* row) { resampler.feed(static_cast<const std::uint8_t*>(row), write); });
+  });
+}
+
+ImageSize VipsImages::own_size(std::int64_t index) const {
+  ImageSize size;
+  reading([&] { size = {header(index).height, header(index).width}; });
+  return size;
+}
+
+at::Tensor VipsImages::thumbnail(std::int64_t index, ImageSize size) const {
+  at::Tensor out = at::empty({size.height, size.width, 3}, at::TensorOptions().dtype(at::kByte));
+  reading([&] {
+    read_rows(index, {}, size, {0, size.height}, {0, size.width}, [&](std::int64_t y, const double* values) {
+      std::uint8_t* to = out.data_ptr<std::uint8_t>() + y * size.width * 3;
+      for (std::int64_t i = 0; i < size.width * 3; ++i)
+        to[i] = static_cast<std::uint8_t>(std::clamp(values[i] + 0.5, 0.0, 255.0));
+    });
+  });
+  return out;
 }
 
 void VipsImages::read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {

@@ -75,6 +75,8 @@ class VipsImages : public ImageSource {
   void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
   void read_mask_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
                         const at::Tensor& out) const override;
+  at::Tensor thumbnail(std::int64_t index, ImageSize size) const override;
+  ImageSize own_size(std::int64_t index) const override;
   std::string describe() const override;
 
   const std::vector<std::string>& class_names() const override { return list_.class_names; }
@@ -90,9 +92,15 @@ class VipsImages : public ImageSource {
 
  private:
   const ImageFile& file(std::int64_t index) const;
+  ImageSize size_of_result() const { return {options_.height, options_.width}; }
   /// The level that a window of this share of the image's height and width is read from.
   const ImageLevel& level_of(const ImageHeader& image, double height_share, double width_share) const;
   const ImageHeader& header(std::int64_t index) const;
+  /// Of the window stretched to `size`, these rows and columns: calls write(row, values) for each, from top to bottom;
+  /// values are bytes as doubles, the channels innermost.
+  template <class Write>
+  void read_rows(std::int64_t index, const ImageWindow& window, ImageSize size, Interval rows, Interval columns,
+                 const Write& write) const;
   template <class Real>
   void read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
                const at::Tensor& out) const;

@@ -44,7 +44,7 @@ Value Graph::add_node(const std::function<OperationPtr()>& make, std::vector<Val
   ensure(!nodes_.empty() && !node.inputs.empty(), "a ", node.op->kind(), " node has no input");
   if (node.name.empty()) node.name = tessera::concat(node.op->kind(), "_", nodes_.size());
   for (const auto& other : nodes_)
-    require(other.name != node.name, "two nodes are called '", node.name, "'; names of layers must differ");
+    require(other.name != node.name, "two nodes of the network are called '", node.name, "'; each needs its own name");
   named(node.name, [&] {
     const auto shapes = input_shapes(node);
     node.shape = node.op->output_shape(shapes);

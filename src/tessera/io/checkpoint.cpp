@@ -156,7 +156,8 @@ std::string to_json(const RunState& s) {
                   {"optimizer", s.optimizer},
                   {"version", s.version},
                   {"settings", s.settings},
-                  {"plan", s.plan.empty() ? Json(nullptr) : Json::parse(s.plan)}});
+                  {"plan", s.plan.empty() ? Json(nullptr) : Json::parse(s.plan)},
+                  {"description", s.description ? Json::parse(to_json(*s.description, true)) : Json(nullptr)}});
 }
 
 RunState parse_run_state(std::string_view text, const std::string& file) {
@@ -181,6 +182,8 @@ RunState parse_run_state(std::string_view text, const std::string& file) {
   if (const auto settings = json.find("settings"); settings != json.end() && settings->is_object())
     for (const auto& [name, value] : settings->items())
       if (value.is_string()) state.settings[name] = value.get<std::string>();
+  if (const auto description = json.find("description"); description != json.end() && !description->is_null())
+    state.description = parse_description(description->dump(), concat(file, ": \"description\""));
   return state;
 }
 

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/io/description.h"
 #include "tessera/io/tensor_store.h"
 
 namespace tessera {
@@ -33,13 +34,14 @@ struct RunState {
   std::int64_t epoch = 0;     ///< the one that goes on
   std::int64_t position = 0;  ///< images of this epoch that all replicas together have used
   std::uint64_t seed = 0;
-  std::int64_t global_batch = 0;  ///< images a step
+  std::int64_t global_batch = 0;  ///< images per step
 
   // For information, and for the user to compare.
   std::string model, dtype, optimizer;
   std::string version;                          ///< of Tessera
   std::map<std::string, std::string> settings;  ///< flags, or whatever the program wants to find again
   std::string plan;                             ///< a JSON document, or empty
+  std::optional<RunDescription> description;    ///< older checkpoints have none
 };
 /// Both are of run_state.json.
 std::string to_json(const RunState& state);

@@ -106,6 +106,62 @@ Json evaluation_json(const Evaluation& r) {
           {"data_seconds", r.parts[static_cast<std::size_t>(Part::data)]}};
 }
 
+Json evaluation_at_json(const RunReport::EvaluationAt& e) {
+  Json out{{"step", e.step}};
+  out.update(evaluation_json(e.result));
+  return out;
+}
+
+// What the network is made of, and which stage runs it.
+Json cells_json(const Plan& plan, const Graph& graph) {
+  Json out = Json::array();
+  for (std::size_t c = 0; c < graph.cells().size(); ++c) {
+    Cost cost;
+    Shape last;
+    std::int64_t parameters = 0;
+    int stage = 0;
+    for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+      const Node& node = graph.nodes()[n];
+      if (node.cell != static_cast<int>(c)) continue;
+      last = node.shape;
+      cost += graph.cost(node, plan.micro_size());
+      for (const auto& spec : node.parameters) parameters += spec.trainable ? spec.elements() : 0;
+      for (std::size_t s = 0; s < plan.stages.size(); ++s)
+        if (static_cast<int>(n) >= plan.stages[s].first_node && static_cast<int>(n) < plan.stages[s].end_node)
+          stage = static_cast<int>(s);
+    }
+    out.push_back({{"name", graph.cells()[c].name},
+                   {"stage", stage},
+                   {"output", {last.channels, last.height, last.width}},
+                   {"gflop", cost.flops() / 1e9},
+                   {"parameters", parameters}});
+  }
+  return out;
+}
+
+Json run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
+  const Spread speed = images_per_second(r.steps, plan.global_batch());
+  return {{"tessera", build_json()},
+          {"machine", machine_json()},
+          {"command", r.command},
+          {"state", r.state},
+          {"model", r.model},
+          {"dtype", r.dtype},
+          {"images", r.images},
+          {"class_names", r.class_names},
+          {"threads", r.threads},
+          {"trainable_parameters", graph.trainable_elements()},
+          {"plan", plan_json(plan, graph)},
+          {"cells", cells_json(plan, graph)},
+          {"images_per_second",
+           r.steps.empty() ? Json(nullptr) : Json({{"median", speed.median}, {"p10", speed.low}, {"p90", speed.high}})},
+          {"peak_bytes", r.peak_bytes},
+          {"predicted_bytes", r.predicted_bytes},
+          {"rank_seconds", r.rank_seconds},
+          {"rank_parts", parts_json(r.rank_parts)},
+          {"peak_resident_bytes", peak_resident_bytes()}};
+}
+
 }  // namespace
 
 void write_json(const std::string& path, const Json& document) { write_text_atomically(path, to_text(document)); }
@@ -141,9 +197,13 @@ void check_writable(const std::string& flag, const std::string& path) {
   require(good && !is_folder(path), flag, " ", path, ": cannot write there; the folder must exist and be writable");
 }
 
+void write_run(const std::string& path, const RunReport& r, const Plan& plan, const Graph& graph) {
+  write_json(path, run_json(r, plan, graph));
+}
+
 void write_report(const std::string& path, const RunReport& r, const Plan& plan, const Graph& graph) {
-  const Spread speed = images_per_second(r.steps, plan.global_batch());
-  Json steps = Json::array();
+  Json document = run_json(r, plan, graph);
+  Json& steps = document["steps"] = Json::array();
   for (const auto& s : r.steps)
     steps.push_back({{"step", s.step + 1},
                      {"epoch", s.epoch + 1},
@@ -151,27 +211,16 @@ void write_report(const std::string& path, const RunReport& r, const Plan& plan,
                      {"seconds", s.seconds},
                      {"data_seconds", s.part(Part::data)},
                      {"learning_rate", s.learning_rate}});
-  Json evaluations = Json::array();
-  for (const auto& e : r.evaluations) {
-    Json one{{"step", e.step}};
-    one.update(evaluation_json(e.result));
-    evaluations.push_back(one);
-  }
-  write_json(path, {{"tessera", build_json()},
-                    {"machine", machine_json()},
-                    {"command", r.command},
-                    {"model", r.model},
-                    {"dtype", r.dtype},
-                    {"threads", r.threads},
-                    {"trainable_parameters", graph.trainable_elements()},
-                    {"plan", plan_json(plan, graph)},
-                    {"images_per_second", {{"median", speed.median}, {"p10", speed.low}, {"p90", speed.high}}},
-                    {"peak_bytes", r.peak_bytes},
-                    {"rank_seconds", r.rank_seconds},
-                    {"rank_parts", parts_json(r.rank_parts)},
-                    {"peak_resident_bytes", peak_resident_bytes()},
-                    {"steps", steps},
-                    {"evaluations", evaluations}});
+  Json& evaluations = document["evaluations"] = Json::array();
+  for (const auto& e : r.evaluations) evaluations.push_back(evaluation_at_json(e));
+  write_json(path, document);
+}
+
+void write_evaluation_at(const std::string& path, const RunReport::EvaluationAt& e,
+                         const std::vector<std::string>& class_names) {
+  Json document = evaluation_at_json(e);
+  document["class_names"] = class_names;
+  write_json(path, document);
 }
 
 void write_evaluation(const std::string& path, const Evaluation& result, const Plan& plan, const Graph& graph) {

@@ -33,12 +33,18 @@ struct RunReport {
   std::vector<double> rank_seconds;             ///< of a step
   std::vector<PartSeconds> rank_parts;          ///< of these, what was not computing
   std::vector<std::vector<TraceEvent>> events;  ///< by rank, where they were put down
+  std::vector<std::vector<PartSpan>> spans;     ///< by rank: what of that time was not computing
   struct EvaluationAt {
     std::int64_t step;  ///< steps that were done
     Evaluation result;
   };
   std::vector<EvaluationAt> evaluations;
   std::optional<std::int64_t> stopped;  ///< after so many steps, by a signal
+  // What the run is about, for the report.
+  std::string state = "finished";        ///< running, stopped or finished
+  std::string images;                    ///< the training set, in words
+  std::vector<std::string> class_names;  ///< empty: classes have numbers
+  std::vector<double> predicted_bytes;   ///< by rank of a replica: the planner's estimate of peak_bytes
 };
 
 struct VerifyReport {
@@ -61,6 +67,11 @@ std::string plan_text(const Plan& plan, const Graph& graph);
 
 // Each writes a temporary file and renames it, so that a document is whole or not there. Throw Error.
 void write_report(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph);
+/// run.json of a log: the same without steps and evaluations, which are in documents of their own.
+void write_run(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph);
+/// evaluation.json of a log.
+void write_evaluation_at(const std::string& path, const RunReport::EvaluationAt& evaluation,
+                         const std::vector<std::string>& class_names);
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph);
 void write_evaluation(const std::string& path, const Evaluation& result, const Plan& plan, const Graph& graph);
 void write_verification(const std::string& path, const VerifyReport& report, const Plan& plan, const Graph& graph);

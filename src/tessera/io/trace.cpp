@@ -1,6 +1,7 @@
 #include "tessera/io/trace.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -58,6 +59,53 @@ void name_process(Json& events, int process, const std::string& name, int ranks)
 
 }  // namespace
 
+void write_timeline(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph) {
+  std::int64_t step = -1;
+  for (const auto& rank : report.events)
+    if (!rank.empty()) step = std::max(step, rank.back().step);
+  double begin = INFINITY, end = 0;
+  for (const auto& rank : report.events)
+    for (const auto& e : rank)
+      if (e.step == step) {
+        begin = std::min(begin, e.begin);
+        end = std::max(end, e.end);
+      }
+  if (!(begin < end)) return;
+  const auto action = [](const Action& a, double from, double to) {
+    std::ostringstream name;
+    name << a;
+    return Json{{"name", name.str()}, {"kind", kind_name(a.kind)},
+                {"stage", a.stage},   {"micro", a.micro},
+                {"begin", from},      {"end", to}};
+  };
+  Json ranks = Json::array(), parts = Json::array(), simulated = Json::array();
+  for (const auto& rank : report.events) {
+    Json& row = ranks.emplace_back(Json::array());
+    for (const auto& e : rank)
+      if (e.step == step) row.push_back(action(e.action, e.begin - begin, e.end - begin));
+  }
+  // What is too short to be seen would be most of the document.
+  const double shortest = (end - begin) / 1000;
+  for (const auto& rank : report.spans) {
+    Json& row = parts.emplace_back(Json::array());
+    for (const PartSpan& span : rank)
+      if (span.end - span.begin >= shortest && span.end > begin)
+        row.push_back({{"part", part_names[static_cast<std::size_t>(span.part)]},
+                       {"begin", std::max(0.0, span.begin - begin)},
+                       {"end", span.end - begin}});
+  }
+  const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));
+  for (const auto& rank : simulation.ranks) {
+    Json& row = simulated.emplace_back(Json::array());
+    for (const auto& span : rank.spans) row.push_back(action(span.action, span.begin, span.end));
+  }
+  write_json(path, {{"step", step + 1},
+                    {"seconds", end - begin},
+                    {"ranks", ranks},
+                    {"parts", parts},
+                    {"simulated", {{"seconds", simulation.makespan}, {"ranks", simulated}}}});
+}
+
 void write_trace(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph) {
   constexpr int happened = 1, predicted = 2;
   Json events = Json::array();
@@ -76,6 +124,18 @@ void write_trace(const std::string& path, const RunReport& report, const Plan& p
       if (e.step != last_step) continue;
       last_begin = last_begin == 0 ? e.begin - first : std::min(last_begin, e.begin - first);
       last_end = std::max(last_end, e.end - first);
+    }
+  for (std::size_t r = 0; r < report.spans.size(); ++r)
+    for (const PartSpan& span : report.spans[r]) {
+      const std::string name(part_names[static_cast<std::size_t>(span.part)]);
+      events.push_back({{"name", name},
+                        {"cat", "not computing"},
+                        {"ph", "X"},
+                        {"ts", 1e6 * (span.begin - first)},
+                        {"dur", 1e6 * (span.end - span.begin)},
+                        {"pid", happened},
+                        {"tid", r},
+                        {"args", Json::object()}});
     }
   // Beside the last step: the first one also pays for memory and the choice of kernels.
   const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));

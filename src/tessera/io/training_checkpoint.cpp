@@ -30,11 +30,11 @@ std::vector<int> shard_owners(const Plan& plan) {
 }  // namespace
 
 RunState run_state_at(std::int64_t step, const RunFacts& facts, const Plan& plan, const Graph& graph) {
-  const std::int64_t batch = plan.global_batch(), steps_an_epoch = facts.images / batch;
+  const std::int64_t batch = plan.global_batch(), steps_per_epoch = facts.images / batch;
   const Shape& image = graph.nodes()[0].shape;
   return {.step = step,
-          .epoch = step / steps_an_epoch,
-          .position = step % steps_an_epoch * batch,
+          .epoch = step / steps_per_epoch,
+          .position = step % steps_per_epoch * batch,
           .seed = facts.seed,
           .global_batch = batch,
           .model = facts.model,
@@ -44,7 +44,8 @@ RunState run_state_at(std::int64_t step, const RunFacts& facts, const Plan& plan
           .settings = {{"image_size", concat(image.height, "x", image.width)},
                        {"batch_norm", std::string(to_string(plan.batch_norm))},
                        {"images_normalised_together", concat(batch / plan.global_micros())}},
-          .plan = plan_text(plan, graph)};
+          .plan = plan_text(plan, graph),
+          .description = facts.description};
 }
 
 void require_same_run(const CheckpointReader& checkpoint, const RunFacts& facts, const Plan& plan, const Graph& graph,
@@ -58,7 +59,7 @@ void require_same_run(const CheckpointReader& checkpoint, const RunFacts& facts,
                  now.optimizer, "; use its --optimizer and --momentum, or start anew from its weights by --init-from");
   problems.check(saved.seed == now.seed, whose, " is of --seed ", saved.seed, ", not ", now.seed);
   problems.check(saved.global_batch == now.global_batch, whose, " is of ", saved.global_batch,
-                 " images a step, and this run has ", now.global_batch,
+                 " images per step, and this run has ", now.global_batch,
                  "; change --batch-size, which replicas and --times multiply");
   problems.check(saved.global_batch != now.global_batch || (saved.epoch == now.epoch && saved.position == now.position),
                  whose, " is of a data set of another size: its step ", saved.step, " is image ", saved.position,

@@ -15,13 +15,14 @@ struct RunFacts {
   OptimizerOptions optimizer;
   std::uint64_t seed = 0;
   std::int64_t images = 0;  ///< of an epoch
+  std::optional<RunDescription> description = {};
 };
 
 /// Where such a run stands after `step` steps.
 RunState run_state_at(std::int64_t step, const RunFacts& facts, const Plan& plan, const Graph& graph);
 
 /// Throws UsageError, which lists everything that would make the run another one than that of the checkpoint: its
-/// network, optimizer, seed, images a step or images an epoch. What changes its numbers and may be meant is a warning.
+/// network, optimizer, seed, images per step or per epoch. What changes its numbers and may be meant is a warning.
 void require_same_run(const CheckpointReader& checkpoint, const RunFacts& facts, const Plan& plan, const Graph& graph,
                       const Warn& warn);
 

@@ -80,8 +80,11 @@ class Trainer {
   enum class Which { held, owned };
   RunTensors tensors(Which which) const;
 
-  /// From now on every action is put down.
-  void record(std::vector<TraceEvent>* events) { events_ = events; }
+  /// From now on every action is put down, and what of its time was not computing.
+  void record(std::vector<TraceEvent>* events, std::vector<PartSpan>* parts = nullptr) {
+    events_ = events;
+    meter_.record(parts);
+  }
 
   /// What this rank holds, stage by stage.
   std::vector<const Parameters*> parameters() const;

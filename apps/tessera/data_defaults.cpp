@@ -1,0 +1,75 @@
+#include "data_defaults.h"
+
+#include "data_sets.h"
+#include "launch.h"
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/data/data_kind.h"
+
+namespace tessera {
+namespace {
+
+// Whoever gives such a flag believes that it does something.
+void refuse_idle_flags(const Options& o) {
+  const std::string app = app_name(o.app);
+  Problems problems;
+  const auto only_for = [&](const char* flag, bool good, const std::string& whom) {
+    problems.check(!o.has(flag) || good, "--", flag, " is for ", whom, ", and ",
+                   o.has("app") ? concat("--app is ", o.app) : concat("the images are ", app), "; leave it out",
+                   o.datapath.empty() ? ", or name a data set by --datapath" : "");
+  };
+  for (const char* flag : {"mean", "std"}) only_for(flag, app == "medical", "image files");
+  only_for("synthetic-images", app == "synthetic", "--app synthetic");
+  problems.check(!o.has("datapath") || app != "synthetic", "--datapath ", o.datapath,
+                 " is not looked at with --app synthetic; leave one of them out");
+  problems.throw_if_any();
+}
+
+bool labels_pixels(const Options& o, const ModelRegistry& models) {
+  ModelOptions any = o.model;
+  if (!o.image_size.empty()) any.image = parse_image_size(o.image_size);
+  return models.build(any).label_kind() == LabelKind::pixel;
+}
+
+// Only names and labels are looked at; every file of the set has to be there later, too.
+ImageList listed(const Options& o) {
+  return list_images({.path = o.datapath,
+                      .split = o.evaluation.only ? evaluated_split(o) : Split::train,
+                      .class_names = o.class_names,
+                      .labels_optional = true});
+}
+
+}  // namespace
+
+void settle_kind(Options& o) {
+  if (o.app.empty())
+    o.app = o.datapath.empty() ? "synthetic" : data_kind_of(o.datapath) == DataKind::cifar10 ? "cifar" : "medical";
+  if (o.datapath.empty() && app_name(o.app) != "synthetic") o.datapath = "./train";
+  refuse_idle_flags(o);
+}
+
+void settle_shape(Options& o, const ModelRegistry& models, const Launch& launch) {
+  const bool files = app_name(o.app) == "medical";
+  if (!files && o.image_size.empty()) o.image_size = "32";
+  if (!files) return;
+  if (o.image_size.empty())
+    o.image_size = launch.told([&] {
+      const ImageSize size = common_size(listed(o));
+      return concat(size.height, "x", size.width);
+    });
+  // Weights without a description are as the flags say.
+  if (o.has("num-classes") || o.described || o.evaluation.only) return;
+  if (!o.class_names.empty()) {
+    o.model.classes = static_cast<std::int64_t>(o.class_names.size());
+  } else if (!labels_pixels(o, models)) {
+    o.model.classes = listed(o).classes;
+    require(o.model.classes >= 2, "the images of '", o.datapath, "' are of one class, and there is nothing to tell ",
+            "apart; --datapath takes one folder per class");
+  } else {
+    require(!o.mask_values.empty(), "how many classes do the pixels have? Say --num-classes, or by --mask-values ",
+            "which value stands for which");
+    o.model.classes = static_cast<std::int64_t>(o.mask_values.size());
+  }
+}
+
+}  // namespace tessera

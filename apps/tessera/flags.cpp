@@ -1,0 +1,115 @@
+#include "flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/io/description.h"
+
+namespace tessera {
+namespace {
+
+using Names = std::set<std::string>;
+
+// About one start of a run, not about the run.
+const Names& of_one_start() {
+  static const Names names{
+      "config",        "json",      "trace",  "verbose", "quiet", "checkpoint-dir", "checkpoint-every", "keep",
+      "on-save-error", "init-from", "resume", "log-dir", "run"};
+  return names;
+}
+
+// How a run is divided. --parts and --batch-norm, which batch norm sees, are among them: a whole command line for
+// another plan must not get a part of the old one.
+const Names& of_the_plan() {
+  static const Names names{"parts",      "split-size",        "balance",      "balance-by",    "schedule",
+                           "replicas",   "num-spatial-parts", "spatial-size", "slice-method",  "grid",
+                           "batch-norm", "halo-D2",           "fused-layers", "local-DP",      "times",
+                           "num-hp",     "DP-ONLY",           "grad-sync",    "ranks-per-node"};
+  return names;
+}
+
+const Names& of_the_length() {
+  static const Names names{"steps", "num-epochs"};
+  return names;
+}
+
+std::string absolute(const std::string& path) {
+  char* found = ::realpath(path.c_str(), nullptr);
+  if (!found) return path;
+  const std::string out = found;
+  std::free(found);
+  return out;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> given_flags(const CLI::App& command) {
+  std::map<std::string, std::string> flags;
+  for (const CLI::Option* option : command.get_options())
+    if (option->count() > 0 && !option->get_lnames().empty())
+      flags[option->get_lnames().front()] = join(option->results(), ",");
+  return flags;
+}
+
+void apply_run_folder(Options& o) {
+  if (o.run_dir.empty()) return;
+  for (const char* flag : {"checkpoint-dir", "log-dir"})
+    require(!o.has(flag), "--run ", o.run_dir, " already names the place of checkpoints and log; leave out --", flag);
+  o.checkpoints.dir = o.run_dir;
+  o.log_dir = o.run_dir + "/log";
+  o.evaluation.each_epoch = !o.evaluation.every;
+}
+
+std::vector<std::string> flags_from_file(const CLI::App& command, const std::string& file,
+                                         const std::set<std::string>& known_elsewhere) {
+  std::vector<std::string> flags;
+  const auto given = given_flags(command);
+  const bool length_is_given =
+      std::ranges::any_of(of_the_length(), [&](const std::string& name) { return given.contains(name); });
+  std::ifstream in(file);
+  for (const auto& item : CLI::ConfigTOML().from_config(in)) {
+    const std::string name = "--" + item.name;
+    const CLI::Option* option = command.get_option_no_throw(name);
+    require(item.parents.empty(), "--config ", file, ": section [", item.parents.empty() ? "" : item.parents[0],
+            "] is not used; write lines of name = value only");
+    require(option != nullptr || known_elsewhere.contains(item.name), "--config ", file, ": there is no flag '",
+            item.name, "'");
+    if (option == nullptr) continue;
+    if (option->count() > 0) continue;
+    if (of_the_length().contains(item.name) && length_is_given) continue;
+    flags.push_back(name + "=" + join(item.inputs, ","));
+  }
+  return flags;
+}
+
+std::vector<std::string> flags_from_run(const CLI::App& command, const Options& options) {
+  const CheckpointOptions& o = options.checkpoints;
+  const auto description = find_description(o.resume == "auto" ? o.dir : o.resume);
+  if (!description) return {};
+  const auto gives_any_of = [&](const Names& names) {
+    return std::ranges::any_of(names, [&](const std::string& name) { return options.has(name); });
+  };
+  const bool other_plan = gives_any_of(of_the_plan()), other_length = gives_any_of(of_the_length());
+  std::vector<std::string> flags;
+  for (const auto& [name, value] : description->flags) {
+    if (options.has(name) || !command.get_option_no_throw("--" + name)) continue;
+    if ((other_plan && of_the_plan().contains(name)) || (other_length && of_the_length().contains(name))) continue;
+    flags.push_back(concat("--", name, "=", value));
+  }
+  return flags;
+}
+
+std::map<std::string, std::string> flags_to_keep(const std::map<std::string, std::string>& given) {
+  std::map<std::string, std::string> kept;
+  for (const auto& [name, value] : given) {
+    if (of_one_start().contains(name)) continue;
+    kept[name] = name == "datapath" || name == "val-datapath" ? absolute(value) : value;
+  }
+  return kept;
+}
+
+}  // namespace tessera

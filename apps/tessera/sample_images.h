@@ -1,0 +1,38 @@
+// A few images of the validation set with what the network says of them, in the log, for the report.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/data/image_source.h"
+#include "tessera/runtime/evaluator.h"
+
+namespace tessera {
+
+/// Of one process: the one that writes the log.
+class SampleImages {
+ public:
+  /// Chooses images evenly over the set. `class_names` may be empty.
+  SampleImages(std::shared_ptr<const ImageSource> images, std::vector<std::string> class_names);
+
+  /// Predictions of any images, as an evaluation hands them out.
+  void take(const Predictions& predictions);
+  /// samples.json, and the pictures in samples/ when they are not there yet. Throws Error.
+  void write(const std::string& folder);
+
+ private:
+  struct Sample {
+    std::int64_t label = -1, predicted = -1;
+    double probability = 0;
+  };
+  std::string name_of(std::int64_t label) const;
+
+  const std::shared_ptr<const ImageSource> images_;
+  const std::vector<std::string> class_names_;
+  std::map<std::int64_t, Sample> samples_;  // by image
+  bool pictures_written_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+#include "tessera/data/data_kind.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/data/files.h"
+#include "tessera/data/image_decoder.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* what_is_read =
+    "; --datapath takes a folder of images (one folder per class, or images/ and masks/), a CSV file of path,label, or "
+    "the folder of CIFAR-10's binary files";
+
+// Files that hold many images in one, which people have and Tessera does not read.
+const char* container_of(const std::string& name) {
+  static const std::set<std::string> arrays{"npy", "npz", "h5", "hdf5", "zarr", "mat"};
+  static const std::set<std::string> archives{"zip", "tar", "tgz", "gz", "7z", "lmdb", "tfrecord", "parquet"};
+  const std::string ending = files::ending_of(name);
+  if (arrays.contains(ending)) return "is a file of arrays: write each image as a PNG or TIFF file";
+  if (archives.contains(ending)) return "is an archive: unpack it first";
+  return nullptr;
+}
+
+bool holds_cifar(const std::string& folder) {
+  for (const char* name : {"data_batch_1.bin", "test_batch.bin"})
+    if (files::is_file(files::path_in(folder, name))) return true;
+  return files::is_folder(files::path_in(folder, "cifar-10-batches-bin"));
+}
+
+std::string text_of(const ImageSize& size) { return concat(size.height, "x", size.width); }
+
+}  // namespace
+
+DataKind data_kind_of(const std::string& path) {
+  if (files::is_file(path)) {
+    const char* container = container_of(path);
+    require(container == nullptr, "--datapath ", path, " ", container ? container : "", what_is_read);
+    return DataKind::image_files;
+  }
+  require(files::is_folder(path), "--datapath ", path, " does not exist", what_is_read);
+  if (holds_cifar(path)) return DataKind::cifar10;
+  for (const std::string& name : files::names_in(path)) {
+    const char* container = container_of(name);
+    require(container == nullptr, "--datapath ", path, ": ", name, " ", container ? container : "", what_is_read);
+  }
+  return DataKind::image_files;
+}
+
+ImageSize common_size(const ImageList& images) {
+  ensure(!images.files.empty(), "the common size of no images");
+  const auto size_of = [&](std::size_t i) {
+    try {
+      const ImageHeader header = read_header(images.files[i].path);
+      return ImageSize{header.height, header.width};
+    } catch (const Error& error) {
+      throw UsageError(concat(error.what(), "; leave it out of the data set, or say --image-size"));
+    }
+  };
+  const ImageSize first = size_of(0);
+  const auto problem_with = [&](std::size_t i) -> std::string {
+    try {
+      const ImageSize size = size_of(i);
+      if (size == first) return "";
+      return concat("which --image-size? The images have several sizes ('", images.files[0].path, "' has ",
+                    text_of(first), ", '", images.files[i].path, "' ", text_of(size),
+                    "); they are stretched to the one that you name, for example --image-size ", text_of(first));
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  std::mutex mutex;  // guards the problem, which is that of the first such image, whichever thread finds it
+  std::size_t where = images.files.size();
+  std::string problem;
+  std::atomic<std::size_t> next = 1;
+  const auto look = [&] {
+    for (std::size_t i = next++; i < images.files.size(); i = next++) {
+      const std::string found = problem_with(i);
+      if (found.empty()) continue;
+      const std::lock_guard lock(mutex);
+      if (i < where) problem = found;
+      where = std::min(where, i);
+      return;  // threads take images in order, so none before this one is left out
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned t = 0; t < std::max(1U, std::thread::hardware_concurrency()); ++t) threads.emplace_back(look);
+  }
+  if (!problem.empty()) throw UsageError(problem);
+  return first;
+}
+
+}  // namespace tessera

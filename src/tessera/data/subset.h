@@ -1,0 +1,57 @@
+// Some of another source's images.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "tessera/data/image_source.h"
+
+namespace tessera {
+
+class Subset : public ImageSource {
+ public:
+  /// `indices`: which, in their new order.
+  Subset(std::shared_ptr<const ImageSource> source, std::vector<std::int64_t> indices);
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
+  int classes() const override { return source_->classes(); }
+  std::array<std::int64_t, 3> image_shape() const override { return source_->image_shape(); }
+  std::int64_t label(std::int64_t index) const override { return source_->label(at(index)); }
+  std::string name(std::int64_t index) const override { return source_->name(at(index)); }
+  const std::vector<std::string>& class_names() const override { return source_->class_names(); }
+  int mask_classes() const override { return source_->mask_classes(); }
+  Normalisation normalisation() const override { return source_->normalisation(); }
+  void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override {
+    source_->read(inner(key), rows, columns, out);
+  }
+  void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override {
+    source_->read_mask(inner(key), rows, columns, out);
+  }
+  void read_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
+                   const at::Tensor& out) const override {
+    source_->read_window(inner(key), window, rows, columns, out);
+  }
+  void read_mask_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
+                        const at::Tensor& out) const override {
+    source_->read_mask_window(inner(key), window, rows, columns, out);
+  }
+  at::Tensor thumbnail(std::int64_t index, ImageSize size) const override;
+  ImageSize own_size(std::int64_t index) const override { return source_->own_size(at(index)); }
+  std::string describe() const override;
+
+ private:
+  std::int64_t at(std::int64_t index) const;
+  ReadKey inner(ReadKey key) const { return {at(key.index), key.epoch}; }
+
+  const std::shared_ptr<const ImageSource> source_;
+  const std::vector<std::int64_t> indices_;
+};
+
+/// A set divided by chance, as the seed has it: `share` of it (at least one image) is held out to judge by, the rest is
+/// trained on. Both keep the order of the set. The same for every rank and every run of that seed.
+struct HeldOut {
+  std::vector<std::int64_t> training, held_out;
+};
+HeldOut held_out(std::int64_t images, double share, std::uint64_t seed);
+
+}  // namespace tessera
