@@ -137,6 +137,14 @@ std::vector<Row> mixed() {
     dropped.graph = with_dropout(11, 12);
     Row& buckets = row("wide", 2, 2);
     buckets.graph = wide();
+    // Of Chimera's one micro nothing goes up: those copies have no backward, and several buckets all the same.
+    Row& one_micro = row("wide_one_micro", 2, 1);
+    one_micro.graph = wide();
+    Row& one_micro_nodes = row("wide_one_micro_hierarchical", 2, 1);
+    one_micro_nodes.graph = wide();
+    one_micro_nodes.plan.replicas = 2;
+    one_micro_nodes.plan.grad_sync = "hierarchical";
+    one_micro_nodes.plan.ranks_per_node = 3;
     Row& dropped_tiles = row("dropout_tiles_local_dp", 3, 2);
     dropped_tiles.graph = with_dropout(11, 12);
     dropped_tiles.plan.grid = "1x2";

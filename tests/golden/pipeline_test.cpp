@@ -217,6 +217,15 @@ std::vector<Row> early_buckets() {
   rows.back().plan.grad_sync = "hierarchical";
   rows.back().plan.ranks_per_node = 4;
   rows.push_back({.name = "wide_tiles", .plan = {.batch_size = 4, .parts = 2, .grid = "1x2"}, .graph = wide()});
+  // The first backward is the last one, too. bidirectional_test.cpp has the other schedules.
+  for (const auto& [schedule, name] : schedules) {
+    rows.push_back({.name = concat("wide_one_micro_", name), .plan = pipeline(schedule, 2, 1), .graph = wide()});
+    rows.back().plan.replicas = 2;
+    rows.push_back(rows.back());
+    rows.back().name += "_hierarchical";
+    rows.back().plan.grad_sync = "hierarchical";
+    rows.back().plan.ranks_per_node = 3;
+  }
   return rows;
 }
 
