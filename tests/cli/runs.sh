@@ -32,6 +32,16 @@ python3 -c "import json,sys; v=json.load(open('$work/verify.json')); assert v['p
 if "$tessera" verify "${small[@]}" --steps 1 --tolerance 1e-30 >"$work/log" 2>&1; then fail "an impossible tolerance passed"; fi
 grep -q "NOT EQUAL" "$work/log" || fail "no verdict"
 
+# The document alone on standard output.
+for name in - /dev/stdout; do
+  "$tessera" verify "${small[@]}" --steps 1 --json $name 2>"$work/log" | python3 -m json.tool >/dev/null || fail "--json $name"
+  grep -q "^equal" "$work/log" || fail "--json $name: no text on standard error"
+done
+echo "before" >"$work/both"
+"$tessera" plan "${small[@]}" --json - 2>/dev/null >>"$work/both"
+[ "$(head -1 "$work/both")" = before ] || fail "--json - wrote over what was there"
+[ ! -e - ] || fail "--json - made a file"
+
 # A class for every pixel.
 small_unet=(--model unet --num-layers 2 --num-filters 4 --image-size 19x22 --num-classes 3)
 says "step 3/3 .* images/s" "$tessera" train "${small_unet[@]}" --batch-size 4 --steps 3
