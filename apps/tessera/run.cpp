@@ -15,7 +15,6 @@
 #include "run_log.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/nccl_communicator.h"
-#include "tessera/oracle/verify.h"
 #include "tessera/runtime/device.h"
 #include "tessera/runtime/threads.h"
 
@@ -202,20 +201,6 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   prepare_gpus(options, job, job.steps - start.step);
   const StopSignals signals;
   run_ranks(options, job, launch, [&](Communicator& world) { train_rank(options, job, run, start, world, report); });
-  return report;
-}
-
-VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
-  require(options.train.dtype != at::kBFloat16,
-          "bfloat16 has too few digits to compare; use --dtype float32 or float64");
-  Verification result;
-  prepare_gpus(options, job, /*passes=*/1);
-  run_ranks(options, job, launch, [&](Communicator& world) {
-    Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
-    if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);
-  });
-  VerifyReport report{result.largest() <= tolerance, tolerance, result.largest(), result.compared, {}};
-  for (const auto& d : result.worst) report.differences.push_back({d.what, d.step, d.relative});
   return report;
 }
 

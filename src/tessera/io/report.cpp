@@ -217,14 +217,21 @@ void write_plan(const std::string& path, const Plan& plan, const Graph& graph) {
 void write_verification(const std::string& path, const VerifyReport& r, const Plan& plan, const Graph& graph) {
   Json differences = Json::array();
   for (const auto& d : r.differences)
-    differences.push_back({{"what", d.what}, {"step", d.step + 1}, {"relative", number(d.relative)}});
+    differences.push_back({{"what", d.what},
+                           {"step", d.step + 1},
+                           {"relative", number(d.relative)},
+                           {"rounding", d.rounding > 0 ? number(d.rounding) : Json()},
+                           {"allowed", number(d.allowed)}});
   write_json(path, {{"tessera", build_json()},
                     {"machine", machine_json()},
                     {"plan", plan_json(plan, graph)},
                     {"passed", r.passed},
                     {"tolerance", r.tolerance},
+                    {"factor", r.factor},
                     {"largest", number(r.largest)},
                     {"tensors_compared", r.compared},
+                    {"beyond_tolerance", r.beyond_tolerance},
+                    {"hidden_by_rounding", r.hidden},
                     {"differences", differences}});
 }
 
