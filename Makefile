@@ -17,21 +17,27 @@ TEST_JOBS ?= 2
 CLANG_TIDY ?= clang-tidy
 TIDY_SOURCES ?= $(foreach room,base geometry graph models plan schedule,src/tessera/$(room)/*.cpp)
 
+# make fuzz-plans: how many random plans, which ones, and ranks as processes where MPIRUN is given.
+N ?= 1000
+SEED ?= 1
+MPIRUN ?=
+
 DEMO_FLAGS ?= --model resnet_v1 --depth 20 --image-size 64 --batch-size 16 --num-classes 10 --steps 60 --lr 0.01
 
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp')
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test bench format tidy clean
+.PHONY: help deps build demo test fuzz-plans bench format tidy clean
 
 help:
-	@echo "make demo     build, then train a small network on made-up images for a minute"
-	@echo "make build    build build/$(PRESET)/tessera"
-	@echo "make test     build and run all tests"
-	@echo "make bench    build the benchmarks and list them"
-	@echo "make format   format all sources with clang-format"
-	@echo "make tidy     check the sources with clang-tidy"
-	@echo "make clean    remove build/"
+	@echo "make demo        build, then train a small network on made-up images for a minute"
+	@echo "make build       build build/$(PRESET)/tessera"
+	@echo "make test        build and run all tests"
+	@echo "make fuzz-plans  draw N=$(N) random plans of SEED=$(SEED) and verify each; MPIRUN=mpirun: ranks as processes"
+	@echo "make bench       build the benchmarks and list them"
+	@echo "make format      format all sources with clang-format"
+	@echo "make tidy        check the sources with clang-tidy"
+	@echo "make clean       remove build/"
 	@echo
 	@echo "Variables: PRESET=$(PRESET) (see cmake --list-presets), TEST_PRESET=$(TEST_PRESET), JOBS=$(JOBS), DEMO_FLAGS"
 
@@ -49,6 +55,11 @@ test: deps
 	cmake --preset $(TEST_PRESET)
 	cmake --build --preset $(TEST_PRESET) --parallel $(JOBS)
 	ctest --preset $(TEST_PRESET) --parallel $(TEST_JOBS)
+
+fuzz-plans: deps
+	cmake --preset $(PRESET)
+	cmake --build --preset $(PRESET) --parallel $(JOBS) --target random_plans
+	OMP_NUM_THREADS=1 build/$(PRESET)/tests/plans/random_plans fuzz $(N) $(SEED) $(if $(MPIRUN),--mpirun $(MPIRUN))
 
 # Benchmarks are programs of their own; each one says with --help what it measures.
 bench: deps

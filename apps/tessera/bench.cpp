@@ -8,7 +8,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/io/trace.h"
-#include "tessera/oracle/verify.h"
 #include "tessera/schedule/simulator.h"
 
 namespace tessera {
@@ -31,11 +30,9 @@ void verify_first(const Options& options, const Plan& plan, const ModelRegistry&
   exact.image_size = verified_size(plan, options.model.image);
   exact.memory_limit.reset();
   const Job job = make_job(exact, models, launch);
-  const double tolerance = verify_tolerance(at::kDouble);
-  const VerifyReport report = run_verification(exact, job, launch, tolerance);
+  const VerifyReport report = run_verification(exact, job, launch);
   if (!report.passed)
-    throw Error(concat("the plan does not train like one device, so there is nothing to time: ",
-                       report.differences.front().what, " differs by ", report.largest));
+    throw Error(concat(why_not_equal(report), "; there is nothing to time (--skip-verification times it all the same)"));
   if (launch.speaks() && !options.quiet) {
     fmt::print("verified: one step in float64 at {} differs from one device's by {:.1e} at most\n", exact.image_size,
                report.largest);

@@ -7,6 +7,7 @@
 #include "data_defaults.h"
 #include "data_sets.h"
 #include "launch.h"
+#include "limits.h"
 #include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -128,6 +129,7 @@ MemoryNeeds memory_needs(const Job& job, const Options& o) {
 }
 
 Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
+  check_limits(o);
   const auto ranks_started = launch.ranks_started();
   const int ranks_on_node = launch.ranks_on_node();
   settle_kind(o);
@@ -163,6 +165,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   if (wish.cuda) job.transport_words = transport_words(facts, job.transport);
 
   job.plan = make_plan(job.graph, o.plan, ranks_started);
+  if (launch.ranks_are_threads()) check_thread_ranks(job.plan.ranks());
   require(o.cudnn_search != "on" || job.may_wait_for_gpus(), "--cudnn-search on does not go together with NCCL; use ",
           "--cudnn-search off, or --transport mpi");
   job.common_copies = launch.ranks_are_threads() && !wish.cuda;

@@ -225,7 +225,7 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
 
   group = "Output";
-  command.add_option("--json", o.json, "write plan, losses, times and memory to this file")->group(group);
+  command.add_option("--json", o.json, "write plan, losses, times and memory to this file; - is standard output")->group(group);
   command.add_flag("-v,--verbose", o.verbose, "print the plan and every step")->group(group);
   command.add_flag("--quiet", o.quiet, "print errors only")->group(group);
 }

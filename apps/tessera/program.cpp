@@ -16,6 +16,7 @@
 #include "commands.h"
 #include "evaluation.h"
 #include "flags.h"
+#include "standard_output.h"
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -300,7 +301,11 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
       fmt::print("{}", version_text());
       return code(ExitCode::ok);
     }
-    if (command == commands.halo) return guarded([&](const Launch& l) { run_bench_halo(commands.halo_options, l); });
+    if (command == commands.halo)
+      return guarded([&](const Launch& l) {
+        const StandardOutputForDocuments documents({&commands.halo_options.json});
+        run_bench_halo(commands.halo_options, l);
+      });
     if (command == commands.report)
       return guarded([&](const Launch& l) {
         if (l.speaks()) run_report(commands.report_options);
@@ -310,6 +315,7 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
     if (const auto found = commands.options.find(command); found != commands.options.end()) {
       Options& options = found->second;
       return guarded([&](const Launch& l) {
+        const StandardOutputForDocuments documents({&options.json, &options.trace});
         if (command == commands.train) return run_train(options, models, l);
         if (command == commands.plan) return run_plan(options, models, l);
         if (command == commands.verify) return run_verify(options, models, l);

@@ -240,20 +240,6 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   return report;
 }
 
-VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
-  require(options.train.dtype != at::kBFloat16,
-          "bfloat16 has too few digits to compare; use --dtype float32 or float64");
-  Verification result;
-  prepare_gpus(options, job, /*passes=*/1);
-  run_ranks(options, job, launch, [&](Communicator& world) {
-    Verification mine = verify(job.graph, job.plan, options.train, job.images, &world);
-    if (world.rank() == Rank{0} || !launch.ranks_are_threads()) result = std::move(mine);
-  });
-  VerifyReport report{result.largest() <= tolerance, tolerance, result.largest(), result.compared, {}};
-  for (const auto& d : result.worst) report.differences.push_back({d.what, d.step, d.relative});
-  return report;
-}
-
 std::string breakdown_table(const RunReport& report, const Plan& plan) {
   std::vector<std::string> head{"rank", "stage", "ms/step", "compute"};
   std::array<bool, static_cast<std::size_t>(Part::count)> shown{};

@@ -28,8 +28,10 @@ void run_ranks(const Options& options, const Job& job, const Launch& launch,
 RunReport run_training(const Options& options, const Job& job, const Launch& launch, const RunOptions& run,
                        const Start& start = {});
 
-/// Compares the job's plan with the run that is known to be right. Throws Error when they differ.
-VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance);
+/// Compares the job's plan with the run that is known to be right. A tolerance of 0 is what the data type allows.
+VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance = 0);
+/// Why a comparison did not pass, in a sentence.
+std::string why_not_equal(const VerifyReport& report);
 
 /// Where the step's time went and how much memory it took, one row per rank.
 std::string breakdown_table(const RunReport& report, const Plan& plan);

@@ -44,6 +44,19 @@ expect 2 "--momentum is for --optimizer sgd" -- "${train[@]}" --optimizer adam -
 expect 2 "--mean is for image files" "--std" -- "${train[@]}" --mean 0.5,0.5,0.5 --std 1,1,1
 expect 2 "--datapath $work" "--app synthetic" -- "${train[@]}" --app synthetic --datapath "$work"
 expect 2 "--threads 0" -- "${train[@]}" --threads 0
+# A finger that stayed on a key.
+expect 2 "--threads 10000" "this machine has" -- "${train[@]}" --threads 10000
+expect 2 "--num-workers 100000" -- "${train[@]}" --num-workers 100000
+expect 2 "--num-classes 10000000000" -- "${train[@]}" --num-classes 10000000000
+expect 2 "--depth 60000002" -- "$tessera" train --model resnet_v1 --depth 60000002
+expect 2 "--num-layers 3000000" "--num-filters 800000000" -- \
+  "$tessera" train --model amoebanet --num-layers 3000000 --num-filters 800000000
+for flag in --split-size --replicas --times --local-DP --num-hp --ranks-per-node; do
+  expect 2 "$flag 1000000000000 is more than the 65536" -- "${train[@]}" $flag 1000000000000
+done
+expect 2 "--grid" "65536 ranks" -- "${train[@]}" --grid 1000000x1000000
+expect 2 "65536 ranks" -- "${train[@]}" --replicas 60000 --grid 2x2
+expect 2 "4096 ranks" "mpirun -np 4096" -- "${train[@]}" --replicas 4096 --synthetic-images 100000
 expect 2 "--batch-size 8192" "--synthetic-images" -- "$tessera" train --batch-size 8192
 expect 2 "--json" -- "${train[@]}" --json "$work/no/such/folder/run.json"
 # A network whose last feature map is one pixel has nothing to normalise over with a batch of one.

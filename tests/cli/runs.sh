@@ -28,9 +28,24 @@ P
 says "batch 4 in 1 micro of 4" "$tessera" plan "${small[@]}"
 says "^equal" "$tessera" verify "${small[@]}" --steps 2 --json "$work/verify.json"
 python3 -c "import json,sys; v=json.load(open('$work/verify.json')); assert v['passed'] and v['largest']<1e-10, v"
-# A tolerance that nothing can meet fails, so the check checks.
-if "$tessera" verify "${small[@]}" --steps 1 --tolerance 1e-30 >"$work/log" 2>&1; then fail "an impossible tolerance passed"; fi
-grep -q "NOT EQUAL" "$work/log" || fail "no verdict"
+# Norms of each tile for itself are another network, so the check checks.
+if "$tessera" verify "${small[@]}" --grid 2x1 --batch-norm local >"$work/log" 2>&1; then fail "a norm per tile passed"; fi
+grep -q "NOT EQUAL.* where rounding makes" "$work/log" || fail "no verdict"
+# What is beyond the tolerance is laid beside what rounding does.
+says "^equal: .* what changing the last bits" "$tessera" verify "${small[@]}" --steps 1 --grid 2x1 --tolerance 1e-30
+# A micro of one image: float32 cannot tell, float64 can.
+says "^equal: .* what changing the last bits" "$tessera" verify --steps 1 --seed 8 --model amoebanet --num-layers 3 \
+  --num-filters 16 --image-size 64 --batch-size 8 --parts 8
+
+# The document alone on standard output.
+for name in - /dev/stdout; do
+  "$tessera" verify "${small[@]}" --steps 1 --json $name 2>"$work/log" | python3 -m json.tool >/dev/null || fail "--json $name"
+  grep -q "^equal" "$work/log" || fail "--json $name: no text on standard error"
+done
+echo "before" >"$work/both"
+"$tessera" plan "${small[@]}" --json - 2>/dev/null >>"$work/both"
+[ "$(head -1 "$work/both")" = before ] || fail "--json - wrote over what was there"
+[ ! -e - ] || fail "--json - made a file"
 
 # A class for every pixel.
 small_unet=(--model unet --num-layers 2 --num-filters 4 --image-size 19x22 --num-classes 3)

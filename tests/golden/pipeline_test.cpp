@@ -56,7 +56,7 @@ std::vector<Row> behind_grids() {
   fused.plan.fused_layers = 3;
   rows.push_back(fused);
   rows.push_back(
-      {.name = "amoebanet_2x2_1f1b", .model = amoebanet(67, 65), .plan = pipeline("1f1b", 3, 2), .lr = 0.001});
+      {.name = "amoebanet_2x2_1f1b", .model = amoebanet(67, 65), .plan = pipeline("1f1b", 3, 2)});
   rows.back().plan.grid = "2x2";
   return rows;
 }
@@ -123,8 +123,7 @@ std::vector<Row> local_data_parallelism() {
        .plan = {.batch_size = 4, .split_size = 2, .grid = "2x2", .local_dp = 2, .fused_layers = 2, .halo_d2 = true}});
   rows.push_back({.name = "amoebanet_local_dp_2",
                   .model = amoebanet(67, 65),
-                  .plan = {.batch_size = 4, .parts = 2, .split_size = 3, .grid = "1x2", .local_dp = 2},
-                  .lr = 0.001});
+                  .plan = {.batch_size = 4, .parts = 2, .split_size = 3, .grid = "1x2", .local_dp = 2}});
   return rows;
 }
 
@@ -194,8 +193,7 @@ std::vector<Row> cuts_and_skips() {
   for (const std::int64_t stages : {3, 5})
     rows.push_back({.name = concat("amoebanet_", stages, "_stages"),
                     .model = amoebanet(67, 65),
-                    .plan = pipeline(stages == 3 ? "zero-bubble" : "1f1b", stages, 2),
-                    .lr = 0.001});
+                    .plan = pipeline(stages == 3 ? "zero-bubble" : "1f1b", stages, 2)});
   rows.push_back(
       {.name = "clipped", .model = resnet_v1(14, 12), .plan = pipeline("zero-bubble", 3, 4), .clip_norm = 0.1});
   return rows;
@@ -217,6 +215,15 @@ std::vector<Row> early_buckets() {
   rows.back().plan.grad_sync = "hierarchical";
   rows.back().plan.ranks_per_node = 4;
   rows.push_back({.name = "wide_tiles", .plan = {.batch_size = 4, .parts = 2, .grid = "1x2"}, .graph = wide()});
+  // The first backward is the last one, too. bidirectional_test.cpp has the other schedules.
+  for (const auto& [schedule, name] : schedules) {
+    rows.push_back({.name = concat("wide_one_micro_", name), .plan = pipeline(schedule, 2, 1), .graph = wide()});
+    rows.back().plan.replicas = 2;
+    rows.push_back(rows.back());
+    rows.back().name += "_hierarchical";
+    rows.back().plan.grad_sync = "hierarchical";
+    rows.back().plan.ranks_per_node = 3;
+  }
   return rows;
 }
 

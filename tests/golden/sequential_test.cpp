@@ -123,7 +123,7 @@ void expect_equal_to_autograd(const Graph& graph, const Row& row) {
   const auto result =
       verify(graph, make_plan(graph, row.plan), options, images_for(graph, static_cast<int>(row.model.classes)));
   EXPECT_GT(result.compared, 0);
-  EXPECT_LT(result.largest(), tolerance) << result.worst.front().what;
+  EXPECT_TRUE(result.equal()) << golden::words_for(result);
 }
 
 class Table : public testing::TestWithParam<Row> {};

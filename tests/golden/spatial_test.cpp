@@ -25,9 +25,8 @@ std::vector<Row> rows() {
     add({.name = concat("resnet18_", g), .model = resnet18(130, 75), .plan = grid(g, 2)});
   add({.name = "resnet18_96_1x3", .model = resnet18(96, 96), .plan = grid("1x3", 2)});
   add({.name = "resnet18_97_3x1", .model = resnet18(97, 97), .plan = grid("3x1", 2)});
-  // Its gradients amplify rounding from step to step (docs/numerics.md): a smaller step keeps that below the tolerance.
   for (const char* g : {"2x2", "1x3"})
-    add({.name = concat("resnet50_", g), .model = resnet50(96, 97), .plan = grid(g), .lr = 1e-4});
+    add({.name = concat("resnet50_", g), .model = resnet50(96, 97), .plan = grid(g)});
   for (const char* g : {"1x2", "2x1", "2x2", "1x4", "3x2"})
     add({.name = concat("amoebanet_", g), .model = amoebanet(97, 130), .plan = grid(g, 2)});
   add({.name = "amoebanet_96_2x2", .model = amoebanet(96, 96), .plan = grid("2x2", 2)});
@@ -43,7 +42,7 @@ std::vector<Row> rows() {
     add({.name = concat("resnet_v2_fused_", layers), .model = resnet_v2(34, 31, 20), .plan = fused("2x2", layers)});
   }
   add({.name = "resnet18_fused_2", .model = resnet18(97, 75), .plan = fused("2x2", 2)});
-  add({.name = "resnet50_fused_3", .model = resnet50(96, 97), .plan = fused("2x2", 3), .lr = 1e-4});
+  add({.name = "resnet50_fused_3", .model = resnet50(96, 97), .plan = fused("2x2", 3)});
   add({.name = "amoebanet_fused_1", .model = amoebanet(97, 130), .plan = fused("2x2", 1)});
   add({.name = "amoebanet_fused_3", .model = amoebanet(97, 130), .plan = fused("1x2", 3)});
   add({.name = "fused_3x5", .model = resnet_v2(47, 65), .plan = fused("3x5", 2)});
@@ -93,7 +92,7 @@ TEST(SpatialLocalNorm, IsNotLikeOneDeviceButTrains) {
   const auto images = std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 5, .size = 64, .seed = 5});
   test::on_ranks(2, [&](Communicator& world) {
     const auto result = verify(graph, plan, {.steps = 2, .seed = 3, .dtype = at::kDouble}, images, &world);
-    EXPECT_GT(result.largest(), 1e-6);
+    EXPECT_FALSE(result.equal()) << words_for(result);
     EXPECT_TRUE(std::isfinite(result.largest())) << result.worst.front().what;
   });
 }

@@ -1,9 +1,13 @@
 #include "tessera/io/report.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -28,6 +32,16 @@ std::string first_line_with(const char* file, const std::string& key) {
       return begin == std::string::npos ? "" : line.substr(begin);
     }
   return "";
+}
+
+// "/dev/fd/7" is a descriptor that is open already: what is written to it follows what was written before.
+std::optional<int> open_descriptor(const std::string& path) {
+  constexpr std::string_view folder = "/dev/fd/";
+  if (!path.starts_with(folder)) return std::nullopt;
+  int descriptor = 0;
+  const char* end = path.data() + path.size();
+  const auto [stop, error] = std::from_chars(path.data() + folder.size(), end, descriptor);
+  return error == std::errc() && stop == end ? std::optional(descriptor) : std::nullopt;
 }
 
 Json machine_json() {
@@ -164,7 +178,17 @@ Json run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
 
 }  // namespace
 
-void write_json(const std::string& path, const Json& document) { write_text_atomically(path, to_text(document)); }
+void write_json(const std::string& path, const Json& document) {
+  const std::string text = to_text(document);
+  const auto descriptor = open_descriptor(path);
+  if (!descriptor) return write_text_atomically(path, text);
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t bytes = write(*descriptor, text.data() + done, text.size() - done);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0) throw Error(concat("cannot write to ", path, ": ", std::strerror(errno)));
+    done += static_cast<std::size_t>(bytes);
+  }
+}
 
 std::string plan_text(const Plan& plan, const Graph& graph) { return plan_json(plan, graph).dump(); }
 
@@ -188,6 +212,11 @@ Spread images_per_second(const std::vector<StepReport>& steps, std::int64_t batc
 
 void check_writable(const std::string& flag, const std::string& path) {
   if (path.empty()) return;
+  if (const auto descriptor = open_descriptor(path)) {
+    const int mode = fcntl(*descriptor, F_GETFL);
+    require(mode != -1 && (mode & O_ACCMODE) != O_RDONLY, flag, " ", path, ": it is not open for writing");
+    return;
+  }
   // What is written takes the place of what was there: of a device, for good.
   require(access(path.c_str(), F_OK) != 0 || is_folder(path) || is_file(path), flag, " ", path,
           ": that is not a file; choose another name");
@@ -237,14 +266,21 @@ void write_plan(const std::string& path, const Plan& plan, const Graph& graph) {
 void write_verification(const std::string& path, const VerifyReport& r, const Plan& plan, const Graph& graph) {
   Json differences = Json::array();
   for (const auto& d : r.differences)
-    differences.push_back({{"what", d.what}, {"step", d.step + 1}, {"relative", number(d.relative)}});
+    differences.push_back({{"what", d.what},
+                           {"step", d.step + 1},
+                           {"relative", number(d.relative)},
+                           {"rounding", d.rounding > 0 ? number(d.rounding) : Json()},
+                           {"allowed", number(d.allowed)}});
   write_json(path, {{"tessera", build_json()},
                     {"machine", machine_json()},
                     {"plan", plan_json(plan, graph)},
                     {"passed", r.passed},
                     {"tolerance", r.tolerance},
+                    {"factor", r.factor},
                     {"largest", number(r.largest)},
                     {"tensors_compared", r.compared},
+                    {"beyond_tolerance", r.beyond_tolerance},
+                    {"hidden_by_rounding", r.hidden},
                     {"differences", differences}});
 }
 

@@ -52,11 +52,15 @@ struct VerifyReport {
     std::string what;
     std::int64_t step;
     double relative;
+    double rounding;  ///< what the last bits of images and parameters move; 0: not looked at
+    double allowed;
   };
   bool passed = false;
-  double tolerance = 0, largest = 0;
+  double tolerance = 0, factor = 0, largest = 0;
   std::int64_t compared = 0;
-  std::vector<Entry> differences;
+  std::int64_t beyond_tolerance = 0;  ///< of `differences`
+  std::int64_t hidden = 0;            ///< of these: rounding would hide an error of a tenth
+  std::vector<Entry> differences;     ///< farthest beyond what is allowed first
 };
 
 /// Throws UsageError, which names the flag, now rather than after hours of training. Nothing to do for an empty path.

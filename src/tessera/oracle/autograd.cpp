@@ -78,6 +78,11 @@ double AutogradOracle::step(const at::Tensor& images, const at::Tensor& labels, 
     loss += part.item<double>();
   }
   const auto& o = impl_->options;
+  if (o.on_gradients) {
+    std::vector<at::Tensor> gradients;
+    for (const auto& p : impl_->trainable) gradients.push_back(p.grad());
+    o.on_gradients(gradients);
+  }
   if (o.optimizer.clip_norm > 0) torch::nn::utils::clip_grad_norm_(impl_->trainable, o.optimizer.clip_norm);
   const double lr = learning_rate(o.learning_rate, o.optimizer.lr, impl_->step++, o.steps);
   for (auto& group : impl_->optimizer->param_groups()) group.options().set_lr(lr);

@@ -22,6 +22,9 @@ constexpr std::array<std::pair<ScheduleKind, std::string_view>, 6> schedule_name
      {ScheduleKind::gems_master, "gems-master"},
      {ScheduleKind::chimera, "chimera"}}};
 
+// Of a whole job. More is a typing error, and would take minutes to plan.
+constexpr std::int64_t most_ranks = 65'536;
+
 NormScope parse_norm_scope(const std::string& name) {
   for (const auto scope : {NormScope::local, NormScope::micro, NormScope::global})
     if (name == to_string(scope)) return scope;
@@ -132,6 +135,9 @@ std::vector<Stage> stages_without_nodes(const PlanOptions& o) {
       stage.grid = grids[grids.size() == 1 ? 0 : s];
     else
       stage.batch_ways = ways;
+    require(rank + stage.grid.tiles() * stage.batch_ways <= most_ranks, "stage ", s, " on a grid of ", stage.grid,
+            " takes the plan beyond the ", most_ranks, " ranks that are possible; use a smaller ",
+            o.grid ? "--grid" : "--num-spatial-parts", ", or fewer stages");
     for (std::int64_t m = 0; m < stage.grid.tiles() * stage.batch_ways; ++m) stage.ranks.push_back(rank++);
   }
   return stages;
@@ -140,6 +146,8 @@ std::vector<Stage> stages_without_nodes(const PlanOptions& o) {
 void check_numbers(const PlanOptions& o, Problems& problems) {
   const auto at_least_one = [&](const std::optional<std::int64_t>& value, const char* flag) {
     problems.check(value.value_or(1) >= 1, flag, " ", value.value_or(1), " must be at least 1");
+    problems.check(value.value_or(1) <= most_ranks, flag, " ", value.value_or(1), " is more than the ", most_ranks,
+                   " that are possible");
   };
   problems.check(o.batch_size > 0, "--batch-size ", o.batch_size, " must be at least 1");
   problems.check(o.parts > 0, "--parts ", o.parts, " must be at least 1");
@@ -331,6 +339,8 @@ Plan make_plan(const Graph& graph, const PlanOptions& o, std::optional<int> rank
   if (o.num_hp)
     problems.check(plan.replicas % *o.num_hp == 0, plan.replicas, " bundles do not fill nodes of --num-hp ", *o.num_hp,
                    "; start a multiple of ", *o.num_hp * one, " ranks");
+  problems.check(plan.replicas * one <= most_ranks, "--replicas ", plan.replicas, " of ", one,
+                 one == 1 ? " rank" : " ranks", " each are more than the ", most_ranks, " ranks that are possible");
   plan.ranks_per_node = o.ranks_per_node.value_or(o.num_hp ? *o.num_hp * one : 0);
   if (ranks_started)
     problems.check(*ranks_started == plan.ranks(), "the launcher started ", *ranks_started,

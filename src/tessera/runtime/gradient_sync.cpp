@@ -32,6 +32,9 @@ void GradientSync::complete_from(std::int64_t offset) {
 }
 
 void GradientSync::finish() {
+  // The same buckets on every copy, also on one that had no backward to complete them (of Chimera's one micro nothing
+  // goes up), or one that was not told of all.
+  complete_from(0);
   if (copies_ && started_from_ > 0) start(started_from_);
   advance([](Pending& pending) {
     pending.wait();

@@ -215,6 +215,13 @@ void Trainer::update(StepReport& report) {
   if (!std::isfinite(report.loss))
     throw NumericError(concat("the loss is ", report.loss, " at step ", step_ + 1,
                               "; try a smaller --lr, or --warmup-steps or --clip-norm"));
+  if (options_.on_gradients) {
+    std::vector<at::Tensor> gradients;
+    for (const auto& held : held_)
+      for (const Parameter& p : held->parameters.all())
+        if (p.trainable) gradients.push_back(p.sum);
+    options_.on_gradients(gradients);
+  }
   report.learning_rate = learning_rate(options_.learning_rate, options_.optimizer.lr, step_, options_.steps);
   if (options_.optimizer.clip_norm > 0) {
     double squares = 0;

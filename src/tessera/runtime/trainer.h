@@ -1,6 +1,7 @@
 // Training of one rank: batches in, actions of the schedule, parameters out.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,6 +32,10 @@ struct TrainOptions {
   int loader_workers = 1;
   at::DeviceType device = at::kCPU;  ///< a GPU: the one that is current on the rank's thread
   at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }
+
+  /// Sees the gradients of every step when they are summed, and may change them before they are clipped and used. For
+  /// those who ask what an error in them would do; a plan of several stages has no rank that sees all.
+  std::function<void(const std::vector<at::Tensor>& gradients)> on_gradients = nullptr;
 };
 
 struct StepReport {

@@ -66,6 +66,22 @@ TEST_P(Sync, FinishStartsWhatNobodyReported) {
   });
 }
 
+// A direction without a micro has no backward, and its copy of the parameters nothing to report.
+TEST_P(Sync, CopiesThatReportAndCopiesThatDoNotUseTheSameBuckets) {
+  on_ranks(most_ranks(4), [&](Communicator& c) {
+    const at::Tensor sums = share_of(c, 0);
+    const auto copies = copy_of(c);
+    GradientSync sync(sums, copies.get(), GetParam(), c.rank().value / 2);
+    for (int step = 0; step < 2; ++step) {
+      sums.copy_(share_of(c, step));
+      if (c.rank().value % 2 == 0)
+        for (std::int64_t from = length; from > 0; from /= 3) sync.complete_from(from);
+      sync.finish();
+      EXPECT_TRUE(at::equal(sums, one_all_reduce(c, step))) << c.rank() << ", step " << step;
+    }
+  });
+}
+
 // Numbers whose sum depends on the order: all copies must still agree.
 TEST_P(Sync, AllCopiesGetTheSameBits) {
   on_ranks(most_ranks(4), [&](Communicator& c) {

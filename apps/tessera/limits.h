@@ -1,0 +1,15 @@
+// Numbers that are too large to be meant.
+#pragma once
+
+#include "options.h"
+
+namespace tessera {
+
+/// What a typing error would make of the flags: more threads than the machine can start, a network that takes minutes
+/// to write down. Throws UsageError, before anything is made of them.
+void check_limits(const Options& options);
+
+/// Ranks that are threads of one process. Throws UsageError.
+void check_thread_ranks(int ranks);
+
+}  // namespace tessera
