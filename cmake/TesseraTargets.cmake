@@ -22,12 +22,14 @@ endfunction()
 
 # Headers that many sources read, compiled once. Sources include what they use all the same: without precompiled headers
 # (-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON) everything builds, only slower.
-#   tessera_precompile(NAME LIBRARIES... HEADERS...)   makes a set; targets take it with tessera_reads(TARGET NAME)
+#   tessera_precompile(NAME LIBRARIES... HEADERS...)   makes a set; targets take it with tessera_reads(TARGET NAME).
+# Both must be compiled with the same OPTIONS.
 function(tessera_precompile name)
-  cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS;OPTIONS" ${ARGN})
   file(WRITE ${CMAKE_BINARY_DIR}/precompiled/${name}.cpp "")
   add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/precompiled/${name}.cpp)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES})
+  target_compile_options(${name} PRIVATE ${ARG_OPTIONS})
   target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
 endfunction()
 function(tessera_reads target name)
@@ -37,12 +39,16 @@ endfunction()
 # Against hanging only: a busy machine is no failure.
 set(TESSERA_TEST_TIMEOUT 900)
 
+# A test's own code is compiled more often than it is run; what it tests is optimised.
+set(TESSERA_TEST_OPTIONS -O0)
+
 # tessera_test(NAME SOURCES... USES room...): a GoogleTest program, run as one ctest test, on thread ranks.
 function(tessera_test name)
   cmake_parse_arguments(ARG "" "READS" "SOURCES;USES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   list(TRANSFORM ARG_USES PREPEND tessera_)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_options(${name} PRIVATE ${TESSERA_TEST_OPTIONS})
   target_link_libraries(${name} PRIVATE ${ARG_USES} ${ARG_LIBRARIES} GTest::gtest_main GTest::gmock)
   if(ARG_READS)
     tessera_reads(${name} ${ARG_READS})

@@ -147,10 +147,5 @@ TEST(GridPartition, TilesOfAnyGridCoverEveryPixelOnce) {
   }
 }
 
-TEST(BatchPartition, EachShareHasTheWholeImage) {
-  EXPECT_THAT(batch_partition(image_box({2, 7}, {0, 5}, {0, 7}), 2).boxes,
-              ElementsAre(image_box({2, 5}, {0, 5}, {0, 7}), image_box({5, 7}, {0, 5}, {0, 7})));
-}
-
 }  // namespace
 }  // namespace tessera

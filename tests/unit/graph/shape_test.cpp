@@ -141,6 +141,8 @@ TEST_F(Shapes8x9, AUsersOwnOperationIsAskedForItsShape) {
     std::string_view kind() const override { return "transpose"; }
     Shape output_shape(Shapes in) const override { return {in[0].channels, in[0].width, in[0].height}; }
     Cost cost(Shapes, const Box&) const override { return {}; }
+    Needs needs() const override { return {}; }
+    bool repeats() const override { return true; }
   };
   EXPECT_EQ(g.shape(g.add_node(std::make_shared<Transpose>(), {x})), (Shape{6, 9, 8}));
 }

@@ -49,7 +49,8 @@ TEST(Kernel, ConvInBandsEqualsConvInOnePiece) {
     graph.conv(graph.input({rig.pick(1, 3), rig.pick(11, 23), rig.pick(11, 23)}), o, "conv");
     const Node& node = graph.nodes().back();
     const std::int64_t samples = rig.pick(1, 3);
-    SCOPED_TRACE(tessera::concat(node.op->describe(), ", ", samples, " samples"));
+    SCOPED_TRACE(tessera::concat(o.kernel.height, "x", o.kernel.width, " /", o.stride.height, "x", o.stride.width, ", ", samples,
+                                 " samples"));
     const std::vector<Slab> inputs{random_slab(graph.shape({0}), samples)};
     const Slab upstream = random_slab(node.shape, samples);
     PassInfo pass{3, 5, samples, {}};
@@ -57,8 +58,8 @@ TEST(Kernel, ConvInBandsEqualsConvInOnePiece) {
     std::array<at::Tensor, 2> outputs, input_gradients, weight_gradients;
     for (const bool bands : {false, true}) {
       const Parameters parameters(graph, 0, 2, test::doubles(), 7);
-      auto kernel = make_kernel(graph, node, parameters.of(node));
-      if (bands) kernel = in_bands(std::move(kernel), node.shape.channels, rig.pick(30, 600));
+      KernelOf kernel(graph, parameters);
+      if (bands) kernel.wrap([&](auto whole) { return in_bands(std::move(whole), node.shape.channels, rig.pick(30, 600)); });
       Saved saved;
       outputs[bands] = kernel->forward({inputs, upstream.box, upstream.box, pass, saved}).data;
       BackwardArgs args{inputs, {}, {upstream}, {true}, {}, upstream.box, pass, saved};
@@ -80,7 +81,6 @@ TEST(Kernel, BandsAreWrittenIntoTheMemoryThatIsGiven) {
   at::globalContext().setAllowTF32CuDNN(false);  // torch would let a GPU round
   Graph graph;
   graph.conv(graph.input({16, 81, 64}), {.out = 16, .kernel = 3, .pad = 1}, "conv");
-  const Node& node = graph.nodes().back();
   const auto floats = test::doubles().dtype(at::kFloat);
   const Parameters parameters(graph, 0, 2, floats, 7);
   Rig rig(22);
@@ -91,10 +91,10 @@ TEST(Kernel, BandsAreWrittenIntoTheMemoryThatIsGiven) {
   PassInfo pass{3, 5, 1, {}};
   pass.options = floats;
   Saved saved;
-  const auto whole =
-      make_kernel(graph, node, parameters.of(node))->forward({inputs, image.box, image.box, pass, saved});
-  const auto bands = in_bands(make_kernel(graph, node, parameters.of(node)), 16, 16 * 64 * 30)
-                         ->forward({inputs, image.box, image.box, pass, saved, into});
+  KernelOf kernel(graph, parameters);
+  const Slab whole = kernel->forward({inputs, image.box, image.box, pass, saved});
+  kernel.wrap([](auto inner) { return in_bands(std::move(inner), 16, 16 * 64 * 30); });
+  const Slab bands = kernel->forward({inputs, image.box, image.box, pass, saved, into});
   EXPECT_EQ(bands.data.data_ptr(), into.data.data_ptr());
   EXPECT_LT(relative_error(into.data, whole.data), 1e-6);
 }
@@ -130,7 +130,7 @@ std::vector<torch::Tensor> passes_of(const Graph& graph, const torch::Tensor& im
                                      at::ScalarType dtype) {
   const Node& node = graph.nodes().back();
   const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), dtype, 7);
-  const auto kernel = make_kernel(graph, node, parameters.of(node));
+  const KernelOf kernel(graph, parameters);
   const std::vector<Slab> inputs{{channels_last(image.to(dtype)), graph.nodes()[0].shape.box({0, 1})}};
   const Box out = node.shape.box({0, 1});
   PassInfo pass;

@@ -7,8 +7,8 @@
 
 #include "support/compare.h"
 #include "support/device.h"
+#include "support/kernels.h"
 #include "tessera/ops/gpu.h"
-#include "tessera/ops/kernel.h"
 #include "tessera/runtime/parameters.h"
 
 namespace tessera {
@@ -137,7 +137,7 @@ class Trained {
   Trained(const Shape& in, const ConvOptions& conv) {
     graph_.conv(graph_.input(in), conv, "conv");
     parameters_.emplace(graph_, 0, 2, options(), 7);
-    kernel = make_kernel(graph_, node(), parameters_->of(node()));
+    kernel_.emplace(graph_, *parameters_);
     Numbers numbers(5);
     input = {numbers.part(1, in.channels, in.height, in.width).data, in.box({0, 1})};
     const Shape& out = node().shape;
@@ -147,6 +147,7 @@ class Trained {
     pass.options = options();
   }
   const Node& node() const { return graph_.nodes().back(); }
+  Kernel& kernel() const { return **kernel_; }
   at::Tensor weights() const { return parameters_->of(node()).values[0]; }
   at::Tensor bias() const { return parameters_->of(node()).values[1].to(at::kDouble); }
   void backward(const torch::Tensor& expected) const { (expected * upstream.data.to(at::kDouble)).sum().backward(); }
@@ -172,11 +173,11 @@ class Trained {
       Slab into = empty_slab(tile, output.size(1), options());
       Saved saved;
       const std::vector<Slab> inputs{seen};
-      const Slab made = kernel->forward({inputs, tile, tile, pass, saved, tiles == 1 ? Slab{} : into});
+      const Slab made = kernel().forward({inputs, tile, tile, pass, saved, tiles == 1 ? Slab{} : into});
       in_box(output, tile).copy_(made.data);
       BackwardArgs args{inputs, {}, {narrowed(upstream, tile)}, {true}, {}, tile, pass, saved};
-      kernel->weight_gradients(args);
-      const Slab dx = kernel->input_gradients(args)[0];
+      kernel().weight_gradients(args);
+      const Slab dx = kernel().input_gradients(args)[0];
       const Box wanted = intersect(dx.box, input.box);
       in_box(input_gradient, wanted).add_(narrowed(dx, wanted).data);
     }
@@ -188,9 +189,9 @@ class Trained {
  private:
   Graph graph_;
   std::optional<Parameters> parameters_;
+  std::optional<test::KernelOf> kernel_;
 
  public:
-  std::unique_ptr<Kernel> kernel;
   Slab input, upstream;
   torch::Tensor x, w;
   PassInfo pass{3, 5, 1, {}};
@@ -212,7 +213,7 @@ TEST_P(GpuConv, IsWhatTheKernelOfANodeRuns) {
   const Box& box = conv.upstream.box;
   const auto own = torch::empty_like(conv.upstream.data.contiguous(at::MemoryFormat::ChannelsLast));
   gpu::conv(conv.input.data, {-kernel / 2, -kernel / 2}, conv.weights(), stride, own);
-  EXPECT_TRUE(torch::equal(conv.kernel->forward({inputs, box, box, conv.pass, saved}).data, own));
+  EXPECT_TRUE(torch::equal(conv.kernel().forward({inputs, box, box, conv.pass, saved}).data, own));
 }
 
 // What differs in one thing from a convolution that has a kernel of its own.
@@ -229,7 +230,8 @@ TEST(GpuConvs, OthersAreLeftToCudnn) {
   others[5].out = 24;
   for (const ConvOptions& o : others) {
     Trained conv({16, 530, 520}, o);
-    SCOPED_TRACE(conv.node().op->describe());
+    SCOPED_TRACE(concat("kernel ", o.kernel.height, "x", o.kernel.width, ", stride ", o.stride.height, ", dilation ",
+                        o.dilation.height, ", ", o.groups, " groups, to ", o.out));
     const auto expected = torch::conv2d(conv.x, conv.w, o.bias ? conv.bias() : torch::Tensor(),
                                         torch::IntArrayRef{o.stride.height, o.stride.width},
                                         torch::IntArrayRef{o.pad.height, o.pad.width},

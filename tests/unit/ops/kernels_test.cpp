@@ -78,20 +78,20 @@ TEST(Kernel, MaxPoolEqualsAutograd) {
 TEST(Kernel, MaxPoolGivesTiesToTheFirstPixelAndLetsNanThrough) {
   Graph graph;
   graph.max_pool(graph.input({1, 2, 2}), {.kernel = 2});
-  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const KernelOf kernel(graph, test::doubles());
   Slab in = empty_slab(image_box({0, 1}, {0, 2}, {0, 2}), 1, at::kDouble);
   in.data.fill_(3.0);
   const std::vector<Slab> inputs{in};
   const PassInfo pass{};
   Saved saved;
   const Slab out =
-      kernel->forward({inputs, image_box({0, 1}, {0, 1}, {0, 1}), image_box({0, 1}, {0, 1}, {0, 1}), pass, saved});
+      kernel.forward({inputs, image_box({0, 1}, {0, 1}, {0, 1}), image_box({0, 1}, {0, 1}, {0, 1}), pass, saved});
   Slab gradient{torch::ones_like(out.data), out.box};
   BackwardArgs args{inputs, out, {gradient}, {true}, {}, out.box, pass, saved};
   EXPECT_TRUE(
-      torch::equal(kernel->input_gradients(args)[0].data.flatten(), torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
+      torch::equal(kernel.input_gradients(args)[0].data.flatten(), torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
   in.data[0][0][1][0] = std::nan("");
-  EXPECT_TRUE(std::isnan(kernel->forward({inputs, out.box, out.box, pass, saved}).data.item<double>()));
+  EXPECT_TRUE(std::isnan(kernel.forward({inputs, out.box, out.box, pass, saved}).data.item<double>()));
 }
 
 TEST(Kernel, AvgPoolEqualsAutogradWithAndWithoutPaddingInTheCount) {
@@ -146,20 +146,20 @@ TEST(Kernel, CrossEntropyEqualsAutograd) {
   torch::manual_seed(6);
   Graph graph;
   graph.cross_entropy(graph.input({7, 1, 1}));
-  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const KernelOf kernel(graph, test::doubles());
   const Slab logits = random_slab({7, 1, 1}, 5);
   const auto leaf = (logits.data * 30).clone().requires_grad_(true);
   const std::vector<Slab> inputs{{leaf.detach(), logits.box}};
   const PassInfo pass{0, 0, 5, torch::tensor({0, 6, 3, 3, 1}, at::kLong).to(test::device())};
   Saved saved;
   const Slab losses =
-      kernel->forward({inputs, image_box({0, 5}, {0, 1}, {0, 1}), image_box({0, 5}, {0, 1}, {0, 1}), pass, saved});
+      kernel.forward({inputs, image_box({0, 5}, {0, 1}, {0, 1}), image_box({0, 5}, {0, 1}, {0, 1}), pass, saved});
   const auto reference = torch::nn::functional::cross_entropy(leaf.flatten(1), pass.labels);
   EXPECT_LT(relative_error(losses.data.mean(), reference), tolerance);
   reference.backward();
   BackwardArgs args{inputs, losses, {{torch::full_like(losses.data, 0.2), losses.box}}, {true}, {}, losses.box,
                     pass,   saved};
-  EXPECT_LT(relative_error(kernel->input_gradients(args)[0].data, leaf.grad()), tolerance);
+  EXPECT_LT(relative_error(kernel.input_gradients(args)[0].data, leaf.grad()), tolerance);
 }
 
 // In tiles, each with the labels of its own pixels. What has no label gives nothing and gets nothing.
@@ -171,7 +171,7 @@ TEST(Kernel, PixelCrossEntropyEqualsAutogradTileByTile) {
       const Shape shape{rig.pick(1, 6), rig.pick(1, 9), rig.pick(1, 9)};
       Graph graph;
       graph.pixel_cross_entropy(graph.input(shape));
-      const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+      const KernelOf kernel(graph, test::doubles());
       const Slab logits = random_slab(shape, 3);
       logits.data.mul_(20);
       const auto labels =
@@ -193,12 +193,12 @@ TEST(Kernel, PixelCrossEntropyEqualsAutogradTileByTile) {
           const PassInfo pass{0, 0, labels.numel(), part(labels).to(dtype)};
           const std::vector<Slab> inputs{logits};
           Saved saved;
-          const Slab out = kernel->forward({inputs, tile, tile, pass, saved});
+          const Slab out = kernel.forward({inputs, tile, tile, pass, saved});
           ASSERT_EQ(out.box, tile);
           part(losses).copy_(out.data.squeeze(1));
           BackwardArgs args{inputs, out,  {{channels_last(part(upstream).unsqueeze(1)), tile}}, {true}, {}, tile,
                             pass,   saved};
-          part(gradients).copy_(kernel->input_gradients(args)[0].data);
+          part(gradients).copy_(kernel.input_gradients(args)[0].data);
         }
       EXPECT_LT(relative_error(losses, reference), tolerance);
       EXPECT_LT(relative_error(gradients, leaf.grad()), tolerance);
@@ -210,12 +210,12 @@ TEST(Kernel, AnImagesLabelIsNeverIgnored) {
   torch::manual_seed(12);
   Graph graph;
   graph.cross_entropy(graph.input({300, 1, 1}));
-  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const KernelOf kernel(graph, test::doubles());
   const std::vector<Slab> inputs{random_slab({300, 1, 1}, 1)};
   const PassInfo pass{0, 0, 1, torch::tensor({255}, at::kLong).to(test::device())};
   Saved saved;
   const Box box = image_box({0, 1}, {0, 1}, {0, 1});
-  EXPECT_LT(relative_error(kernel->forward({inputs, box, box, pass, saved}).data.flatten()[0],
+  EXPECT_LT(relative_error(kernel.forward({inputs, box, box, pass, saved}).data.flatten()[0],
                            torch::nn::functional::cross_entropy(inputs[0].data.flatten(1), pass.labels)),
             tolerance);
 }
@@ -224,12 +224,12 @@ TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
   Rig rig(8);
   Graph graph;
   graph.dropout(graph.input({3, 13, 9}), 0.3);
-  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const KernelOf kernel(graph, test::doubles());
   const std::vector<Slab> ones{
       {channels_last(torch::ones({4, 3, 13, 9}, test::doubles())), Shape{3, 13, 9}.box({0, 4})}};
   const PassInfo pass{11, 2, 4, {}};
   Saved saved;
-  const auto mask = kernel->forward({ones, ones[0].box, ones[0].box, pass, saved}).data;
+  const auto mask = kernel.forward({ones, ones[0].box, ones[0].box, pass, saved}).data;
   // Kept elements are scaled so that the mean stays.
   EXPECT_NEAR(mask.mean().item<double>(), 1.0, 0.1);
   EXPECT_TRUE(torch::logical_or(mask == 0, (mask - 1 / 0.7).abs() < 1e-12).all().item<bool>());
@@ -237,25 +237,25 @@ TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
     // check() runs with another seed and step: take the mask from the same pass.
     Saved none;
     const PassInfo same{3, 5, 4, {}};
-    return in[0] * kernel->forward({ones, ones[0].box, ones[0].box, same, none}).data;
+    return in[0] * kernel.forward({ones, ones[0].box, ones[0].box, same, none}).data;
   });
   const Box part = image_box({2, 3}, {4, 9}, {1, 6});
-  const auto tile = kernel->forward({ones, part, part, pass, saved}).data;
+  const auto tile = kernel.forward({ones, part, part, pass, saved}).data;
   EXPECT_TRUE(torch::equal(tile, mask.narrow(0, 2, 1).narrow(2, 4, 5).narrow(3, 1, 5)));
   const PassInfo next{11, 3, 4, {}};
-  EXPECT_FALSE(torch::equal(kernel->forward({ones, ones[0].box, ones[0].box, next, saved}).data, mask));
+  EXPECT_FALSE(torch::equal(kernel.forward({ones, ones[0].box, ones[0].box, next, saved}).data, mask));
 }
 
 // Output and input's gradient of the graph's last node, which has no parameters, in double.
 std::pair<at::Tensor, at::Tensor> pass_through(const Graph& graph, const Slab& in, const Slab& upstream) {
-  const auto kernel = make_kernel(graph, graph.nodes().back(), {});
+  const KernelOf kernel(graph, in.data.options());
   const std::vector<Slab> inputs{in};
   PassInfo pass{11, 2, in.data.size(0), {}};
   pass.options = in.data.options();
   Saved saved;
-  const Slab out = kernel->forward({inputs, upstream.box, upstream.box, pass, saved});
+  const Slab out = kernel.forward({inputs, upstream.box, upstream.box, pass, saved});
   BackwardArgs args{inputs, out, {upstream}, {true}, {}, upstream.box, pass, saved};
-  const at::Tensor gradient = kernel->input_gradients(args)[0].data;
+  const at::Tensor gradient = kernel.input_gradients(args)[0].data;
   return {out.data.to(at::kDouble), gradient.to(at::kDouble)};
 }
 

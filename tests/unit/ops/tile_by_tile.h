@@ -10,7 +10,7 @@
 
 #include "support/compare.h"
 #include "support/device.h"
-#include "tessera/ops/kernel.h"
+#include "support/kernels.h"
 #include "tessera/runtime/parameters.h"
 
 namespace tessera::test {
@@ -55,10 +55,10 @@ inline Slab random_slab(const Shape& shape, std::int64_t samples) {
 // The last node of the graph, all of whose inputs are given random data.
 inline void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& expected) {
   const Node& node = graph.nodes().back();
-  SCOPED_TRACE(tessera::concat(node.op->kind(), " ", node.op->describe(), " on ", graph.input_shapes(node)[0], ", ",
-                               samples, " samples"));
+  SCOPED_TRACE(
+      tessera::concat(node.op->kind(), " of ", graph.input_shapes(node)[0], " to ", node.shape, ", ", samples, " samples"));
   const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), doubles(), 7);
-  const auto kernel = make_kernel(graph, node, parameters.of(node));
+  const KernelOf kernel(graph, parameters);
   const auto shapes = graph.input_shapes(node);
 
   std::vector<Slab> inputs;
@@ -94,14 +94,14 @@ inline void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expe
               narrowed(inputs[i], intersect(node.op->input_box(tile, i, shapes), shapes[i].box({0, samples}))));
         Saved saved;
         const Box owned = node.op->reduces_positions() ? seen[0].box : tile;
-        const Slab out = kernel->forward({seen, tile, owned, pass, saved});
+        const Slab out = kernel.forward({seen, tile, owned, pass, saved});
         ASSERT_EQ(out.box, tile);
         output.narrow(2, r.begin, r.size()).narrow(3, c.begin, c.size()).copy_(out.data);
         Slab gradient = narrowed(upstream, tile);
         gradient.data = channels_last(gradient.data);
         BackwardArgs args{seen, out, {gradient}, std::vector<bool>(inputs.size(), true), {}, owned, pass, saved};
         kernel->weight_gradients(args);
-        const auto gradients = kernel->input_gradients(args);
+        const auto gradients = kernel.input_gradients(args);
         for (std::size_t i = 0; i < inputs.size(); ++i) {
           const Box& box = gradients[i].box;
           if (box.empty()) continue;

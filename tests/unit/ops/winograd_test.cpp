@@ -9,8 +9,8 @@
 #include <random>
 
 #include "support/compare.h"
+#include "support/kernels.h"
 #include "tessera/base/error.h"
-#include "tessera/ops/kernel.h"
 
 namespace tessera {
 namespace {
@@ -176,7 +176,7 @@ TEST(Winograd, TilesOfAConvolutionMakeTheWhole) {
       parameters.gradients.push_back(torch::zeros(spec.sizes));
       weights.push_back(parameters.values.back().to(at::kDouble).requires_grad_(true));
     }
-    const auto kernel = make_kernel(graph, node, parameters);
+    const test::KernelOf kernel(graph, at::kFloat, [&](const Node&) { return parameters; });
     const auto shapes = graph.input_shapes(node);
     const Box whole = shapes[0].box({0, 2});
     Slab x = empty_slab(whole, channels, at::kFloat);

@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 namespace {
@@ -33,9 +34,14 @@ Graph resnet() { return builtin_models().build({.name = "resnet50", .image = {3,
 
 double cost_of(const Graph& graph, BalanceBy by, int first_cell, int end_cell, std::int64_t ranks) {
   double shared = 0, whole = 0;
-  for (const auto& node : graph.nodes()) {
+  const Program program(graph, {0, static_cast<int>(graph.nodes().size())}, Recompute::norm);
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
     if (node.cell < first_cell || node.cell >= end_cell) continue;
-    shared += by == BalanceBy::time ? node_work(graph, node, 1).total() : graph.cost(node, 1).elements_kept;
+    if (by == BalanceBy::time)
+      shared += node_work(graph, node, 1).total();
+    else if (program.keep[n] == Keep::stored)
+      shared += static_cast<double>(node.shape.elements());
     if (by == BalanceBy::memory)
       for (const auto& spec : node.parameters) whole += 3 * static_cast<double>(spec.elements());
   }

@@ -24,20 +24,20 @@ std::string complaint(const Plan& plan, const Lists& lists) {
 
 TEST(Simulator, CostsSayWhenActionsRun) {
   const Plan plan = pipeline(ScheduleKind::one_f_one_b, 2, 1);
-  const std::vector<StageCost> costs{{.forward = 1, .input_gradient = 2, .weight_gradient = 3, .transfer = 0.5},
-                                     {.forward = 4, .input_gradient = 5, .weight_gradient = 6, .transfer = 100}};
+  const std::vector<StageCost> costs{{.forward = 1, .input_gradient = 2, .weight_gradient = 3},
+                                     {.forward = 4, .input_gradient = 5, .weight_gradient = 6}};
   const auto simulation = simulate(plan, make_schedule(plan), costs);
   const auto& first = simulation.ranks[0].spans;
   const auto& second = simulation.ranks[1].spans;
   EXPECT_DOUBLE_EQ(first[0].end, 1);
-  EXPECT_DOUBLE_EQ(second[0].begin, 1.5);
-  EXPECT_DOUBLE_EQ(second[0].end, 5.5);
-  EXPECT_DOUBLE_EQ(second[1].end, 16.5);
-  EXPECT_DOUBLE_EQ(first[1].begin, 17);
-  EXPECT_DOUBLE_EQ(simulation.makespan, 22);
+  EXPECT_DOUBLE_EQ(second[0].begin, 1);
+  EXPECT_DOUBLE_EQ(second[0].end, 5);
+  EXPECT_DOUBLE_EQ(second[1].end, 16);
+  EXPECT_DOUBLE_EQ(first[1].begin, 16);
+  EXPECT_DOUBLE_EQ(simulation.makespan, 21);
   EXPECT_DOUBLE_EQ(simulation.ranks[0].busy, 6);
-  EXPECT_DOUBLE_EQ(simulation.idle(simulation.ranks[0]), 16.0 / 22);
-  EXPECT_DOUBLE_EQ(simulation.idle(), (16.0 + 7.0) / 44);
+  EXPECT_DOUBLE_EQ(simulation.idle(simulation.ranks[0]), 15.0 / 21);
+  EXPECT_DOUBLE_EQ(simulation.idle(), (15.0 + 6.0) / 42);
 }
 
 TEST(Simulator, AWeightGradientOnItsOwnDoesNotHoldUpTheStageBefore) {
