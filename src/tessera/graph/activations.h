@@ -18,7 +18,7 @@ namespace tessera {
   A(relu6, pick(x < of(0), of(0), pick(x > of(6), of(6), x)), pick(x <= of(0), of(0), pick(x >= of(6), of(0), of(1))), \
     pick(y <= of(0), of(0), pick(y >= of(6), of(0), of(1))))                                                           \
   A(leaky_relu, pick(x < of(0), p * x, x), pick(x <= of(0), p, of(1)), none)                                           \
-  A(elu, pick(x < of(0), p*(exponential(x) - of(1)), x), pick(x < of(0), p* exponential(x), of(1)), none)              \
+  A(elu, pick(x < of(0), p*(exponential(x) - of(1)), x), pick(x <= of(0), p* exponential(x), of(1)), none)             \
   A(silu, x* sigmoid_of(x), sigmoid_of(x) * (of(1) + x * (of(1) - sigmoid_of(x))), none)                               \
   A(gelu, x* normal_below(x), normal_below(x) + x * normal_density(x), none)                                           \
   A(gelu_tanh, x* tanh_gate(x), tanh_gate(x) + x * tanh_gate_slope(x), none)                                           \

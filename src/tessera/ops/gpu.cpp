@@ -299,7 +299,10 @@ at::Tensor gradient_sums(const std::vector<at::Tensor>& gradients, const Derivat
   ensure(gradients.size() <= 2 && terms.size() <= 2, "no GPU kernel for ", gradients.size(), " gradients and ",
          terms.size(), " terms");
   const c10::cuda::CUDAGuard guard(gradients[0].device());
-  return d.formula.simple() ? sums_of_simple(gradients, d, terms, g[0]) : sums_of_any(gradients, d, terms, g);
+  // The mask of a ReLU is looked for in the output, or in one term; that of a sum of two is not simple.
+  const bool masked_by_two = d.formula.is_relu() && !d.output.defined() && d.terms.size() > 1;
+  return d.formula.simple() && !masked_by_two ? sums_of_simple(gradients, d, terms, g[0])
+                                              : sums_of_any(gradients, d, terms, g);
 }
 
 at::Tensor finish_norm_gradient(const at::Tensor& own, const at::Tensor& total, const Normed& normed,

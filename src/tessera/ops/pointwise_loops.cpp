@@ -137,7 +137,9 @@ void evaluate(const std::vector<Affine>& terms, const Formula& formula, const at
 std::vector<GradientSums> gradient_sums(const std::vector<at::Tensor>& gradients, const Derivative& derivative,
                                         const std::vector<const Affine*>& terms, const std::array<at::Tensor, 2>& g) {
   ensure(gradients.size() <= 2 && terms.size() <= 2, "no loop for ", gradients.size(), " gradients");
-  if (!derivative.formula.simple()) return gradient_sums_of_any(gradients, derivative, terms, g);
+  // The mask of a ReLU is looked for in the output, or in one term; that of a sum of two is not simple.
+  const bool masked_by_two = derivative.formula.is_relu() && !derivative.output.defined() && derivative.terms.size() > 1;
+  if (!derivative.formula.simple() || masked_by_two) return gradient_sums_of_any(gradients, derivative, terms, g);
   const Affine* const mask =
       derivative.formula.is_relu() && !derivative.output.defined() ? derivative.terms[0] : nullptr;
   std::vector<GradientSums> out;
