@@ -22,13 +22,14 @@ class KernelOf {
  public:
   using ParametersOf = std::function<NodeParameters(const Node&)>;
 
-  explicit KernelOf(const Graph& graph, const at::TensorOptions& activations = at::kDouble,
-                    const ParametersOf& parameters = [](const Node&) { return NodeParameters{}; })
+  explicit KernelOf(
+      const Graph& graph, const at::TensorOptions& activations = at::kDouble,
+      const ParametersOf& parameters = [](const Node&) { return NodeParameters{}; })
       : program_(graph, {0, static_cast<int>(graph.nodes().size())}, Recompute::none),
         kernel_(kernels().make({graph, step(), parameters, activations})) {}
   /// With the parameters of a run: a `Parameters`.
   template <class Parameters>
-    requires requires(const Parameters& p, const Node& n) { p.of(n); }
+  requires requires(const Parameters& p, const Node& n) { p.of(n); }
   KernelOf(const Graph& graph, const Parameters& parameters)
       : KernelOf(graph, parameters.activations(), [&](const Node& node) { return parameters.of(node); }) {}
   KernelOf(const KernelOf&) = delete;

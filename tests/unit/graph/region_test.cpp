@@ -66,9 +66,12 @@ void expect_partitions(const Operation& op, const std::vector<Shape>& inputs) {
 const Shape image{4, 11, 14};
 
 std::vector<OperationPtr> elementwise() {
-  return {std::make_shared<Activate>(Activation{}),      std::make_shared<Arithmetic>(Combine::sum),
-          std::make_shared<Arithmetic>(Combine::product), std::make_shared<Concat>(),
-          std::make_shared<Dropout>(0.5),                 std::make_shared<Norm>(BatchNormOptions{}),
+  return {std::make_shared<Activate>(Activation{}),
+          std::make_shared<Arithmetic>(Combine::sum),
+          std::make_shared<Arithmetic>(Combine::product),
+          std::make_shared<Concat>(),
+          std::make_shared<Dropout>(0.5),
+          std::make_shared<Norm>(BatchNormOptions{}),
           std::make_shared<Norm>(GroupNormOptions{})};
 }
 

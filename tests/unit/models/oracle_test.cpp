@@ -147,8 +147,7 @@ class Walk {
     if (op->kind() == "upsample")
       return cropped(torch::upsample_bilinear2d(x, {2 * x.size(2), 2 * x.size(3)}, false), node.shape);
     if (const auto* norm = dynamic_cast<const Norm*>(op))
-      return torch::batch_norm(x, parameter("weight"), parameter("bias"), {}, {}, true, 0, norm->norm.epsilon,
-                               false);
+      return torch::batch_norm(x, parameter("weight"), parameter("bias"), {}, {}, true, 0, norm->norm.epsilon, false);
     if (const auto* pool = dynamic_cast<const MaxPool*>(op))
       return torch::max_pool2d(padded(x, pool->windows, -std::numeric_limits<double>::infinity()),
                                kernel(pool->windows), stride(pool->windows));

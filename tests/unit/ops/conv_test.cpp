@@ -49,8 +49,8 @@ TEST(Kernel, ConvInBandsEqualsConvInOnePiece) {
     graph.conv(graph.input({rig.pick(1, 3), rig.pick(11, 23), rig.pick(11, 23)}), o, "conv");
     const Node& node = graph.nodes().back();
     const std::int64_t samples = rig.pick(1, 3);
-    SCOPED_TRACE(tessera::concat(o.kernel.height, "x", o.kernel.width, " /", o.stride.height, "x", o.stride.width, ", ", samples,
-                                 " samples"));
+    SCOPED_TRACE(tessera::concat(o.kernel.height, "x", o.kernel.width, " /", o.stride.height, "x", o.stride.width, ", ",
+                                 samples, " samples"));
     const std::vector<Slab> inputs{random_slab(graph.shape({0}), samples)};
     const Slab upstream = random_slab(node.shape, samples);
     PassInfo pass{3, 5, samples, {}};
@@ -59,7 +59,8 @@ TEST(Kernel, ConvInBandsEqualsConvInOnePiece) {
     for (const bool bands : {false, true}) {
       const Parameters parameters(graph, 0, 2, test::doubles(), 7);
       KernelOf kernel(graph, parameters);
-      if (bands) kernel.wrap([&](auto whole) { return in_bands(std::move(whole), node.shape.channels, rig.pick(30, 600)); });
+      if (bands)
+        kernel.wrap([&](auto whole) { return in_bands(std::move(whole), node.shape.channels, rig.pick(30, 600)); });
       Saved saved;
       outputs[bands] = kernel->forward({inputs, upstream.box, upstream.box, pass, saved}).data;
       BackwardArgs args{inputs, {}, {upstream}, {true}, {}, upstream.box, pass, saved};

@@ -141,11 +141,8 @@ struct StepCase {
 inline void check_step(const StepCase& c, const Shape& shape, std::int64_t samples) {
   SCOPED_TRACE(tessera::concat(c, ", ", shape, " x ", samples));
   const double allowed = c.allowed > 0 ? c.allowed : tolerance_of(c.dtype);
-  PointwiseOptions options{.terms = {},
-                           .combine = c.combine,
-                           .activation = c.activation,
-                           .by_output = c.by_output,
-                           .shape = shape};
+  PointwiseOptions options{
+      .terms = {}, .combine = c.combine, .activation = c.activation, .by_output = c.by_output, .shape = shape};
   std::vector<std::optional<NormRig>> norms;
   std::vector<Slab> inputs;
   std::vector<torch::Tensor> leaves;

@@ -39,21 +39,38 @@ TEST(Pointwise, EveryFusionEqualsAutograd) {
       for (const bool relu : {false, true})
         for (const bool first : {false, true})
           for (const bool second : {false, true})
-            for (const bool output : {false, true}) check_step(sum_of({first, second}, relu, output, gradients), shape, 3);
+            for (const bool output : {false, true})
+              check_step(sum_of({first, second}, relu, output, gradients), shape, 3);
     }
 }
 
 // All norms, and none: beside each other where a program joins them, that is where they agree with the same ranks.
 std::vector<std::vector<NormPtr>> joined_terms() {
-  const NormPtr none, batch = batch_norm(), plain_batch = norm_of(BatchNormOptions{.affine = false}),
-                      frozen = norm_of(BatchNormOptions{.frozen = true}), group = norm_of(GroupNormOptions{.groups = 3}),
-                      whole = norm_of(GroupNormOptions{.groups = 1, .affine = false}),
-                      instance = norm_of(InstanceNormOptions{.affine = true}),
-                      plain_instance = norm_of(InstanceNormOptions{}), scale = norm_of(ScaleOptions{});
-  return {{group},        {whole},          {instance},        {plain_instance}, {scale},
-          {frozen},       {plain_batch},    {group, none},     {none, group},    {group, instance},
-          {instance, group}, {group, scale}, {scale, none},    {scale, scale},   {scale, batch},
-          {batch, frozen}, {batch, plain_batch}, {whole, plain_instance}, {none, frozen}};
+  const NormPtr none,
+      batch = batch_norm(), plain_batch = norm_of(BatchNormOptions{.affine = false}),
+      frozen = norm_of(BatchNormOptions{.frozen = true}), group = norm_of(GroupNormOptions{.groups = 3}),
+      whole = norm_of(GroupNormOptions{.groups = 1, .affine = false}),
+      instance = norm_of(InstanceNormOptions{.affine = true}), plain_instance = norm_of(InstanceNormOptions{}),
+      scale = norm_of(ScaleOptions{});
+  return {{group},
+          {whole},
+          {instance},
+          {plain_instance},
+          {scale},
+          {frozen},
+          {plain_batch},
+          {group, none},
+          {none, group},
+          {group, instance},
+          {instance, group},
+          {group, scale},
+          {scale, none},
+          {scale, scale},
+          {scale, batch},
+          {batch, frozen},
+          {batch, plain_batch},
+          {whole, plain_instance},
+          {none, frozen}};
 }
 
 TEST(Pointwise, EveryNormEqualsAutogradAloneAndBesideAnother) {
@@ -72,8 +89,8 @@ TEST(Pointwise, EveryNormEqualsAutogradAloneAndBesideAnother) {
 
 TEST(Pointwise, ProductsEqualAutograd) {
   torch::manual_seed(12);
-  std::vector<std::vector<NormPtr>> factors{{nullptr, nullptr}, {batch_norm(), nullptr}, {nullptr, batch_norm()},
-                                            {batch_norm(), batch_norm()}};
+  std::vector<std::vector<NormPtr>> factors{
+      {nullptr, nullptr}, {batch_norm(), nullptr}, {nullptr, batch_norm()}, {batch_norm(), batch_norm()}};
   for (auto& terms : joined_terms())
     if (terms.size() == 2) factors.push_back(std::move(terms));
   for (const Shape& shape : {Shape{3, 9, 7}, Shape{24, 5, 8}, Shape{33, 4, 3}})
@@ -90,8 +107,11 @@ TEST(Pointwise, ProductsEqualAutograd) {
 // A gate beside what it lets through: a number for each channel, each pixel, or each sample.
 TEST(Pointwise, ASecondTermThatStandsForAllEqualsAutograd) {
   torch::manual_seed(13);
-  const std::vector<NormPtr> firsts{nullptr, batch_norm(), norm_of(GroupNormOptions{.groups = 3}),
-                                    norm_of(InstanceNormOptions{}), norm_of(ScaleOptions{}),
+  const std::vector<NormPtr> firsts{nullptr,
+                                    batch_norm(),
+                                    norm_of(GroupNormOptions{.groups = 3}),
+                                    norm_of(InstanceNormOptions{}),
+                                    norm_of(ScaleOptions{}),
                                     norm_of(BatchNormOptions{.frozen = true})};
   for (const Shape& shape : {Shape{3, 9, 7}, Shape{24, 5, 8}, Shape{33, 4, 3}})
     for (const auto& first : firsts)
@@ -130,11 +150,8 @@ TEST(Pointwise, MomentsOnTheWayAreThoseOfTheOutput) {
         SCOPED_TRACE(tessera::concat(channels, " channels, ", two ? 2 : 1, " terms, ", dtype));
         const Shape shape{channels, 67, 43};
         const NormRig norm(batch_norm(), channels, dtype);
-        PointwiseOptions options{.terms = {norm.term(shape, dtype)},
-                                 .activation = relu,
-                                 .by_output = two,
-                                 .shape = shape,
-                                 .moments = true};
+        PointwiseOptions options{
+            .terms = {norm.term(shape, dtype)}, .activation = relu, .by_output = two, .shape = shape, .moments = true};
         if (two) options.terms.push_back({.norm = {}, .shape = shape, .computed = wide_dtype(dtype)});
         std::vector<Slab> inputs(options.terms.size());
         for (Slab& input : inputs) input = wide_random_slab(shape, 2, dtype);
@@ -162,11 +179,11 @@ TEST(Pointwise, GradientsThatOthersHoldAreLeftAlone) {
   torch::manual_seed(2);
   const Shape shape{4, 6, 5};
   const NormRig norm(batch_norm(), 4);
-  const auto kernel = make_step(
-      {.terms = {norm.term(shape, at::kDouble), {.norm = {}, .shape = shape, .computed = at::kDouble}},
-       .activation = relu,
-       .by_output = true,
-       .shape = shape});
+  const auto kernel =
+      make_step({.terms = {norm.term(shape, at::kDouble), {.norm = {}, .shape = shape, .computed = at::kDouble}},
+                 .activation = relu,
+                 .by_output = true,
+                 .shape = shape});
   const std::vector<Slab> inputs{wide_random_slab(shape, 2), wide_random_slab(shape, 2)};
   PassInfo pass{};
   pass.options = inputs[0].data.options();

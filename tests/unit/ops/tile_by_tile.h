@@ -55,8 +55,8 @@ inline Slab random_slab(const Shape& shape, std::int64_t samples) {
 // The last node of the graph, all of whose inputs are given random data.
 inline void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expected& expected) {
   const Node& node = graph.nodes().back();
-  SCOPED_TRACE(
-      tessera::concat(node.op->kind(), " of ", graph.input_shapes(node)[0], " to ", node.shape, ", ", samples, " samples"));
+  SCOPED_TRACE(tessera::concat(node.op->kind(), " of ", graph.input_shapes(node)[0], " to ", node.shape, ", ", samples,
+                               " samples"));
   const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), doubles(), 7);
   const KernelOf kernel(graph, parameters);
   const auto shapes = graph.input_shapes(node);

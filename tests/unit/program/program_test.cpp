@@ -15,8 +15,7 @@ std::vector<std::string> step_names(const Program& program) {
 
 struct Built {
   explicit Built(Graph g, Recompute recompute = Recompute::norm)
-      : graph(std::move(g)),
-        program(graph, {0, static_cast<int>(graph.nodes().size())}, recompute) {}
+      : graph(std::move(g)), program(graph, {0, static_cast<int>(graph.nodes().size())}, recompute) {}
   Keep keep(Value v) const { return program.keep[static_cast<std::size_t>(v.id)]; }
   const Step& last() const { return program.steps.back(); }
   Graph graph;
