@@ -25,8 +25,8 @@
 
 #include "tessera/base/text.h"
 #include "tessera/comm/exchange.h"
-#include "tessera/comm/mpi_communicator.h"
-#include "tessera/comm/thread_communicator.h"
+#include "tessera/comm/mpi/mpi_communicator.h"
+#include "tessera/comm/threads/thread_communicator.h"
 #include "tessera/runtime/memory.h"
 
 using namespace tessera;

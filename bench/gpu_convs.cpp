@@ -14,7 +14,7 @@
 #include <chrono>
 #include <functional>
 
-#include "tessera/ops/gpu.h"
+#include "tessera/ops/cuda/gpu.h"
 
 namespace tessera {
 namespace {

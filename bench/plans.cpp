@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "tessera/base/text.h"
-#include "tessera/comm/thread_communicator.h"
+#include "tessera/comm/threads/thread_communicator.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
 #include "tessera/runtime/memory.h"

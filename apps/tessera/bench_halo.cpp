@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/meter.h"
 #include "tessera/base/text.h"
-#include "tessera/comm/bare_mpi.h"
+#include "tessera/comm/mpi/bare_mpi.h"
 #include "tessera/comm/exchange.h"
 #include "tessera/io/json_file.h"
 #include "tessera/io/report.h"

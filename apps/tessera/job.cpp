@@ -11,7 +11,7 @@
 #include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
-#include "tessera/comm/nccl_communicator.h"
+#include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/runtime/device.h"
 #include "tessera/runtime/footprint.h"
 

@@ -5,8 +5,8 @@
 
 #include <cstring>
 
-#include "tessera/comm/nccl_communicator.h"
-#include "tessera/comm/thread_communicator.h"
+#include "tessera/comm/nccl/nccl_communicator.h"
+#include "tessera/comm/threads/thread_communicator.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tessera/comm/communicator.h"
-#include "tessera/comm/mpi_communicator.h"
+#include "tessera/comm/mpi/mpi_communicator.h"
 
 namespace tessera {
 

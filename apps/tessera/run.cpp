@@ -16,7 +16,7 @@
 #include "run_log.h"
 #include "sample_images.h"
 #include "tessera/base/text.h"
-#include "tessera/comm/nccl_communicator.h"
+#include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/io/trace.h"
 #include "tessera/oracle/verify.h"
 #include "tessera/runtime/device.h"

@@ -4,11 +4,11 @@
 #include <torch/version.h>
 
 #include "commands.h"
-#include "tessera/comm/mpi_communicator.h"
-#include "tessera/comm/nccl_communicator.h"
+#include "tessera/comm/mpi/mpi_communicator.h"
+#include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/data/vips_images.h"
 #include "tessera/io/report.h"
-#include "tessera/ops/gpu.h"
+#include "tessera/ops/cuda/gpu.h"
 #include "tessera/runtime/device.h"
 
 namespace tessera {

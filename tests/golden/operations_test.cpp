@@ -91,6 +91,9 @@ std::vector<Case> cases() {
   add("attention_gate", [](Graph& g, Value x) {
     return g.multiply(x, g.activate(g.conv(x, {.out = 1, .bias = true}, numbered(g, "gate")), {ActivationKind::sigmoid}));
   });
+  add("sum_with_one_channel", [](Graph& g, Value x) {
+    return g.relu(g.add(x, g.conv(x, {.out = 1, .kernel = 3, .pad = 1}, numbered(g, "map"))));
+  });
   add("one_number_for_a_sample", [](Graph& g, Value x) {
     return g.relu(g.add(x, g.conv(g.global_avg_pool(x), {.out = 1}, numbered(g, "one"))));
   });

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tessera/comm/mpi_communicator.h"
+#include "tessera/comm/mpi/mpi_communicator.h"
 
 using namespace tessera;
 

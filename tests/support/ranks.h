@@ -10,9 +10,9 @@
 #include <memory>
 #include <string_view>
 
-#include "tessera/comm/mpi_communicator.h"
-#include "tessera/comm/nccl_communicator.h"
-#include "tessera/comm/thread_communicator.h"
+#include "tessera/comm/mpi/mpi_communicator.h"
+#include "tessera/comm/nccl/nccl_communicator.h"
+#include "tessera/comm/threads/thread_communicator.h"
 
 namespace tessera::test {
 

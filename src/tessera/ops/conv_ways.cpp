@@ -1,6 +1,6 @@
 #include "tessera/ops/conv_way.h"
-#include "tessera/ops/gpu.h"
-#include "tessera/ops/winograd.h"
+#include "tessera/ops/cuda/gpu.h"
+#include "tessera/ops/cpu/winograd.h"
 
 namespace tessera {
 namespace {

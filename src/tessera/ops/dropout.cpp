@@ -7,7 +7,7 @@
 
 #include "tessera/base/random.h"
 #include "tessera/ops/families.h"
-#include "tessera/ops/gpu.h"
+#include "tessera/ops/cuda/gpu.h"
 #include "tessera/ops/kernel.h"
 
 namespace tessera {

@@ -7,7 +7,7 @@
 
 #include "tessera/ops/families.h"
 #include "tessera/ops/pointwise_flow.h"
-#include "tessera/ops/pointwise_loops.h"
+#include "tessera/ops/cpu/pointwise_loops.h"
 
 namespace tessera {
 namespace {

@@ -24,7 +24,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/pointwise.h"
-#include "tessera/ops/pointwise_loops.h"
+#include "tessera/ops/cpu/pointwise_loops.h"
 
 namespace tessera {
 

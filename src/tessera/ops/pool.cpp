@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/families.h"
 #include "tessera/ops/kernel.h"
-#include "tessera/ops/vectorize.h"
+#include "tessera/ops/cpu/vectorize.h"
 
 namespace tessera {
 namespace {

@@ -10,8 +10,8 @@
 #include <set>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/nccl_communicator.h"
-#include "tessera/ops/gpu.h"
+#include "tessera/comm/nccl/nccl_communicator.h"
+#include "tessera/ops/cuda/gpu.h"
 
 namespace tessera {
 

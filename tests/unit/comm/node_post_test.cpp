@@ -1,5 +1,5 @@
 // The post of one machine. Its processes are NodePosts of this one here, each with mappings of its own.
-#include "tessera/comm/node_post.h"
+#include "tessera/comm/node/node_post.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -15,7 +15,7 @@
 
 #include "support/device.h"
 #include "support/ranks.h"
-#include "tessera/comm/nccl_communicator.h"
+#include "tessera/comm/nccl/nccl_communicator.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
 // What happens when ranks that are threads fail. The MPI side of this is tests/mpi/failure.sh.
-#include "tessera/comm/thread_communicator.h"
+#include "tessera/comm/threads/thread_communicator.h"
 
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>

@@ -8,7 +8,7 @@
 #include "support/compare.h"
 #include "support/device.h"
 #include "support/kernels.h"
-#include "tessera/ops/gpu.h"
+#include "tessera/ops/cuda/gpu.h"
 #include "tessera/runtime/parameters.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 
 #include "pointwise_rig.h"
 #include "tessera/base/error.h"
-#include "tessera/ops/pointwise_loops.h"
+#include "tessera/ops/cpu/pointwise_loops.h"
 
 namespace tessera {
 namespace {

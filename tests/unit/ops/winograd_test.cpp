@@ -1,6 +1,6 @@
 // Winograd's convolution in float32 against a direct one in float64, on parts of larger memory: what it must not read
 // is NaN, and what it must not write has to stay so.
-#include "tessera/ops/winograd.h"
+#include "tessera/ops/cpu/winograd.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

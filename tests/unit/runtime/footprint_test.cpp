@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tessera/comm/thread_communicator.h"
+#include "tessera/comm/threads/thread_communicator.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
 #include "tessera/runtime/memory.h"
