@@ -101,7 +101,7 @@ struct Grid {
   friend std::ostream& operator<<(std::ostream& out, const Grid& g) { return out << g.rows << 'x' << g.columns; }
 };
 
-/// The boxes of one value, one a rank: boxes[i] belongs to the i-th rank of a group. Boxes of a partition do not
+/// The boxes of one value, one per rank: boxes[i] belongs to the i-th rank of a group. Boxes of a partition do not
 /// overlap; a rank may own an empty box.
 struct Partition {
   std::vector<Box> boxes;

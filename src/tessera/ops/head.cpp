@@ -79,7 +79,7 @@ class CrossEntropyKernel final : public Kernel {
     return as_plane(losses, args.out);
   }
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
-    // The incoming gradient is one a sample or pixel and already holds the mean's 1/terms.
+    // The incoming gradient is one per sample or pixel and already holds the mean's 1/terms.
     at::Tensor gradient = as_rows(args.gradients[0]);
     if (by_pixel()) gradient = gradient.masked_fill(ignored(args.pass), 0);
     at::Tensor dx = args.saved[0].exp().mul_(gradient);

@@ -41,7 +41,7 @@ std::string_view to_string(GradSync sync);
 /// What the flags ask for, in the seeds' names. Unset: not asked for, nothing is divided.
 struct PlanOptions {
   std::int64_t batch_size = 32;
-  std::int64_t parts = 1;  ///< micros a batch
+  std::int64_t parts = 1;  ///< micros per batch
   std::optional<std::int64_t> split_size;
   std::optional<std::string> balance;
   std::string balance_by = "time";  ///< or "memory"

@@ -108,7 +108,7 @@ class Trainer {
     std::unique_ptr<GradientSync> sync;
     std::size_t last_action = 0;  ///< after which its gradients are complete
   };
-  /// The member of a stage that this rank is, one a direction.
+  /// The member of a stage that this rank is, one per direction.
   struct Worker {
     Plan::Place place;
     Held* held = nullptr;

@@ -52,7 +52,7 @@ struct Simulation {
 };
 
 /// Throws Error that names the rank and the action if an action would wait for ever, is there twice, is missing or does
-/// not belong to the rank. costs: one a stage; none: all stages are equal.
+/// not belong to the rank. costs: one per stage; none: all stages are equal.
 Simulation simulate(const Plan& plan, const std::vector<std::vector<Action>>& schedule,
                     std::span<const StageCost> costs = {});
 

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// One line a rank, time to the right, then what is predicted: how long ranks wait and how many micros live on them.
+/// One line per rank, time to the right, then what is predicted: how long ranks wait and how many micros live on them.
 ///
 ///     rank 0  F0F1F2........B0--F3B1--..B2--..B3--
 ///     rank 1  ..F0F1....B0--F2B1--F3B2--..B3--....

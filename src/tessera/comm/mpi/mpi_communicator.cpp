@@ -136,7 +136,7 @@ class MpiCommunicator final : public Communicator {
   Pending all_gather(const at::Tensor& mine, at::Tensor into) override {
     const Region in = region_of(mine), out = region_of(into.flatten());
     ensure(into.is_contiguous() && out.bytes() == in.bytes() * size(), "all_gather of ", in.bytes(),
-           " bytes a rank from ", size(), " ranks into ", out.bytes(),
+           " bytes per rank from ", size(), " ranks into ", out.bytes(),
            " bytes, or into a tensor that is not contiguous");
     Wire wire(buffers(), out);
     if (by_letters(in)) return collective("all_gather", LetterCollective::Kind::gather, in, std::move(wire));

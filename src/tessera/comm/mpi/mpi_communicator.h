@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// MPI from initialisation to finalisation; one a process, made before anything else here and outliving all of it.
+/// MPI from initialisation to finalisation; one per process, made before anything else here and outliving all of it.
 /// Left by an exception, it ends all ranks: finalisation would wait for ranks that wait for this one.
 class MpiSession {
  public:

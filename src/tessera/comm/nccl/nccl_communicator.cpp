@@ -144,7 +144,7 @@ class NcclCommunicator final : public Communicator {
     if (!mine.is_cuda()) return below_.all_gather(mine, into);
     const at::Tensor source = mine.contiguous();
     ensure(into.is_contiguous() && bytes_of(into) == bytes_of(source) * static_cast<std::size_t>(size()),
-           "all_gather of ", bytes_of(source), " bytes a rank from ", size(), " ranks into ", bytes_of(into),
+           "all_gather of ", bytes_of(source), " bytes per rank from ", size(), " ranks into ", bytes_of(into),
            " bytes, or into a tensor that is not contiguous");
     return queue(source, into, into, [&](cudaStream_t stream) {
       check_nccl(ncclAllGather(source.data_ptr(), into.data_ptr(), bytes_of(source), ncclUint8, group_, stream),

@@ -205,7 +205,7 @@ class ThreadCommunicator final : public Communicator {
   Pending all_gather(const at::Tensor& mine, at::Tensor into) override {
     const Region in = region_of(mine), out = region_of(into.flatten());
     ensure(into.is_contiguous() && out.bytes() == in.bytes() * size(), "all_gather of ", in.bytes(),
-           " bytes a rank from ", size(), " ranks into ", out.bytes(),
+           " bytes per rank from ", size(), " ranks into ", out.bytes(),
            " bytes, or into a tensor that is not contiguous");
     return join({CollectiveCall::Kind::all_gather, {}, {}, in.bytes()}, in, out, {});
   }
