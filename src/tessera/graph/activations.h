@@ -26,7 +26,9 @@ namespace tessera {
   A(tanh, hyperbolic_tangent(x), of(1) - hyperbolic_tangent(x) * hyperbolic_tangent(x), of(1) - y * y)                 \
   A(hard_sigmoid, hard_gate(x), pick(x <= of(-3), of(0), pick(x >= of(3), of(0), of(1.0 / 6))), none)                  \
   A(hard_swish, x* hard_gate(x), pick(x < of(-3), of(0), pick(x > of(3), of(1), x* of(1.0 / 3) + of(0.5))), none)      \
-  A(mish, x* mish_gate(x), mish_gate(x) + x * mish_gate_slope(x), none)
+  A(mish, x* mish_gate(x), mish_gate(x) + x * mish_gate_slope(x), none)                                                \
+  A(softsign, x / (of(1) + pick(x < of(0), -x, x)),                                                                    \
+    of(1) / ((of(1) + pick(x < of(0), -x, x)) * (of(1) + pick(x < of(0), -x, x))), none)
 
 enum class ActivationKind {
 #define TESSERA_NAME(name, value, derivative, by_value) name,

@@ -176,6 +176,7 @@ std::map<std::string, Reference, std::less<>> built_in() {
       {"hard_sigmoid", [](A a) { return torch::relu6(a.x() + 3) / 6; }},
       {"hard_swish", [](A a) { return a.x() * torch::relu6(a.x() + 3) / 6; }},
       {"mish", [](A a) { return torch::mish(a.x()); }},
+      {"softsign", [](A a) { return a.x() / (1 + a.x().abs()); }},
       {"add", [](A a) { return a.inputs[0] + a.inputs[1]; }},
       {"multiply", [](A a) { return a.inputs[0] * a.inputs[1]; }},
       {"prelu", [](A a) { return torch::prelu(a.x(), a.parameter("weight")); }},

@@ -30,6 +30,7 @@ const std::vector<Row> table{
     {{ActivationKind::hard_sigmoid}, [](const auto& x) { return torch::relu6(x + 3) / 6; }},
     {{ActivationKind::hard_swish}, [](const auto& x) { return torch::hardswish(x); }},
     {{ActivationKind::mish}, [](const auto& x) { return torch::mish(x); }},
+    {{ActivationKind::softsign}, [](const auto& x) { return x / (1 + x.abs()); }},
 };
 
 int activations_there_are() {
