@@ -105,6 +105,7 @@ std::vector<Case> cases() {
   add("slices_of_channels", [](Graph& g, Value x) {
     return g.concat({g.slice_channels(x, 5, 3), g.relu(g.slice_channels(x, 0, 5))});
   });
+  add("channel_shuffle", [](Graph& g, Value x) { return g.relu(g.channel_shuffle(x, 4)); });
   add("pad_and_crop", [](Graph& g, Value x) {
     return g.pad(g.pad(x, {.before = {2, 1}, .after = Pair{0, 3}}), {.before = {-1, 0}, .after = Pair{1, -2}});
   });

@@ -89,6 +89,7 @@ class Graph {
   Value slice_channels(Value x, std::int64_t first, std::int64_t count) {
     return make<SliceChannels>({x}, {}, first, count);
   }
+  Value channel_shuffle(Value x, std::int64_t groups) { return make<ChannelShuffle>({x}, {}, groups); }
   Value concat(std::vector<Value> parts) { return make<Concat>(std::move(parts), {}); }
   Value dropout(Value x, double probability, DropoutOf what = DropoutOf::elements) {
     return make<Dropout>({x}, {}, probability, what);

@@ -56,9 +56,31 @@ class SliceKernel final : public Kernel {
   const std::int64_t channels_;
 };
 
+class ShuffleKernel final : public Kernel {
+ public:
+  explicit ShuffleKernel(const KernelRequest& r) : groups_(r.op<ChannelShuffle>().groups) {}
+  Slab forward(const ForwardArgs& args) override {
+    return {dealt(narrowed(args.inputs[0], args.out).data, groups_), args.out};
+  }
+  // Dealt back: the groups are as many as a group had channels.
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    const Slab& gradient = args.gradients[0];
+    return {{dealt(gradient.data, gradient.data.size(1) / groups_), gradient.box}};
+  }
+
+ private:
+  static at::Tensor dealt(const at::Tensor& t, std::int64_t groups) {
+    const at::Tensor split = t.unflatten(1, at::IntArrayRef({groups, t.size(1) / groups}));
+    return channels_last(split.transpose(1, 2).flatten(1, 2));
+  }
+
+  const std::int64_t groups_;
+};
+
 }  // namespace
 
 void add_channel_kernels(Kernels& kernels) {
+  kernels.add("channel_shuffle", [](const KernelRequest& r) { return std::make_unique<ShuffleKernel>(r); });
   kernels.add("slice_channels", [](const KernelRequest& r) { return std::make_unique<SliceKernel>(r); });
   kernels.add("concat", [](const KernelRequest& r) { return std::make_unique<ConcatKernel>(r.input_shapes()); });
 }

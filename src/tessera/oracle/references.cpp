@@ -183,6 +183,7 @@ std::map<std::string, Reference, std::less<>> built_in() {
       {"concat", [](A a) { return torch::cat(a.inputs, 1); }},
       {"slice_channels",
        [](A a) { return a.x().narrow(1, a.op<SliceChannels>().first, a.op<SliceChannels>().count); }},
+      {"channel_shuffle", [](A a) { return torch::channel_shuffle(a.x(), a.op<ChannelShuffle>().groups); }},
       {"pad", padded_by},
       {"resize", resized},
       {"adaptive_avg_pool", [](A a) { return torch::adaptive_avg_pool2d(a.x(), sizes_of(a)); }},

@@ -31,4 +31,14 @@ Cost SliceChannels::cost(Shapes, const Box& out) const {
   return {0, 0, 0, 2 * static_cast<double>(out.volume() * count)};
 }
 
+Shape ChannelShuffle::output_shape(Shapes inputs) const {
+  require(groups > 0 && inputs[0].channels % groups == 0, "a shuffle of ", inputs[0].channels, " channels in ", groups,
+          " groups: the channels must be a multiple of the groups");
+  return inputs[0];
+}
+
+Cost ChannelShuffle::cost(Shapes inputs, const Box& out) const {
+  return {0, 0, 0, 2 * static_cast<double>(out.volume() * inputs[0].channels)};
+}
+
 }  // namespace tessera

@@ -28,4 +28,17 @@ class SliceChannels final : public Operation {
   const std::int64_t first, count;
 };
 
+/// Deals the channels out: the first of each group, then the second of each, and so on.
+class ChannelShuffle final : public Operation {
+ public:
+  explicit ChannelShuffle(std::int64_t of_channels) : groups(of_channels) {}
+  std::string_view kind() const override { return "channel_shuffle"; }
+  Shape output_shape(Shapes inputs) const override;
+  Cost cost(Shapes inputs, const Box& out) const override;
+  Needs needs() const override { return {}; }
+  bool repeats() const override { return true; }
+
+  const std::int64_t groups;
+};
+
 }  // namespace tessera
