@@ -56,7 +56,40 @@ PoolOptions any_window(Sketch& s) {
   // Torch allows half a window of padding.
   o.pad = {s.dice.number(0, o.kernel.height / 2), s.dice.number(0, o.kernel.width / 2)};
   o.count_include_pad = s.dice.chance(0.5);
+  o.ceil_mode = s.dice.chance(0.3);
   return o;
+}
+
+Activation any_activation(Sketch& s) {
+  static const std::vector<ActivationKind> kinds{
+#define TESSERA_KIND(name, value, derivative, by_value) ActivationKind::name,
+      TESSERA_ACTIVATIONS(TESSERA_KIND)
+#undef TESSERA_KIND
+  };
+  return {s.dice.one_of(kinds), 0.3};
+}
+
+Value any_pad(Sketch& s, Value x) {
+  const auto mode = s.dice.one_of<PadMode>({PadMode::zeros, PadMode::reflect, PadMode::replicate, PadMode::circular});
+  const std::int64_t least = mode == PadMode::zeros ? -1 : 0;
+  return s.graph.pad(x, {.before = s.pair(least, 2), .after = s.pair(least, 2), .mode = mode});
+}
+
+Value any_resize(Sketch& s, Value x) {
+  ResizeOptions o{.mode = s.dice.chance(0.5) ? ResizeMode::nearest : ResizeMode::bilinear};
+  if (s.dice.chance(0.5))
+    o.factor = s.dice.one_of<double>({0.6, 1.5, 2.0});
+  else
+    o.size = s.pair(5, 40);
+  o.align_corners = o.mode == ResizeMode::bilinear && s.dice.chance(0.5);
+  return s.graph.resize(x, o);
+}
+
+// A value of one position, or of one channel, times the plane that it was made of.
+Value gate(Sketch& s, Value x, bool of_positions) {
+  const Value from = of_positions ? s.graph.global_avg_pool(x) : x;
+  const Value g = s.graph.conv(from, {.out = of_positions ? s.channels(x) : 1, .bias = true}, s.name("gate"));
+  return s.graph.multiply(x, s.graph.activate(g, {ActivationKind::sigmoid}));
 }
 
 // A new operation is one more line. What the shapes do not allow is refused by the graph, and another word is drawn.
@@ -72,6 +105,38 @@ const std::vector<Word>& words() {
        [](Sketch& s, Value x) {
          return s.graph.conv_transpose(x, {.out = 4, .scale = s.pair(1, 2)}, s.name("up"));
        }},
+      {"conv_transpose_overlapping", 1,
+       [](Sketch& s, Value x) {
+         return s.graph.conv_transpose(x, {.out = 4, .scale = 2, .kernel = s.pair(2, 4), .pad = s.pair(0, 1)},
+                                       s.name("up"));
+       }},
+      {"depthwise_conv", 2,
+       [](Sketch& s, Value x) {
+         const std::int64_t c = s.channels(x), k = s.dice.one_of<std::int64_t>({3, 5, 7});
+         return s.graph.conv(x, {.out = c, .kernel = k, .pad = k / 2, .groups = c}, s.name("conv"));
+       }},
+      {"activate", 5, [](Sketch& s, Value x) { return s.graph.activate(x, any_activation(s)); }},
+      {"norm_and_activation", 4,
+       [](Sketch& s, Value x) { return s.graph.activate(s.graph.batch_norm(x, s.name("norm")), any_activation(s)); }},
+      {"group_norm", 2,
+       [](Sketch& s, Value x) { return s.graph.group_norm(x, s.name("norm"), {.groups = s.dice.number(1, 3)}); }},
+      {"instance_norm", 1, [](Sketch& s, Value x) { return s.graph.instance_norm(x, s.name("norm")); }},
+      {"layer_norm", 1, [](Sketch& s, Value x) { return s.graph.layer_norm(x, s.name("norm")); }},
+      {"frozen_norm", 1, [](Sketch& s, Value x) { return s.graph.batch_norm(x, s.name("norm"), {.frozen = true}); }},
+      {"scale", 1, [](Sketch& s, Value x) { return s.graph.scale(x, s.name("scale"), {.start = 0.5}); }},
+      {"prelu", 1, [](Sketch& s, Value x) { return s.graph.prelu(x, s.name("prelu"), s.dice.chance(0.5)); }},
+      {"multiply", 2, [](Sketch& s, Value x) { return s.graph.multiply(x, s.partner(x, /*same_channels=*/true)); }},
+      {"squeeze_and_excite", 2, [](Sketch& s, Value x) { return gate(s, x, /*of_positions=*/true); }},
+      {"attention_gate", 1, [](Sketch& s, Value x) { return gate(s, x, /*of_positions=*/false); }},
+      {"pad", 1, any_pad},
+      {"resize", 1, any_resize},
+      {"adaptive_pool", 1,
+       [](Sketch& s, Value x) { return s.graph.adaptive_pool(x, {.size = s.pair(4, 12), .max = s.dice.chance(0.4)}); }},
+      {"slice_channels", 1,
+       [](Sketch& s, Value x) { return s.graph.slice_channels(x, 1, std::max<std::int64_t>(2, s.channels(x) - 2)); }},
+      {"channel_shuffle", 1, [](Sketch& s, Value x) { return s.graph.channel_shuffle(x, 2); }},
+      {"dropout_of_channels", 1, [](Sketch& s, Value x) { return s.graph.dropout(x, 0.25, DropoutOf::channels); }},
+      {"dropout_of_samples", 1, [](Sketch& s, Value x) { return s.graph.dropout(x, 0.25, DropoutOf::samples); }},
       {"upsample", 1, [](Sketch& s, Value x) { return s.graph.upsample(x); }},
       {"batch_norm", 5, [](Sketch& s, Value x) { return s.graph.batch_norm(x, s.name("norm")); }},
       {"relu", 5, [](Sketch& s, Value x) { return s.graph.relu(x); }},
