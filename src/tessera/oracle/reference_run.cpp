@@ -1,4 +1,4 @@
-#include "tessera/oracle/reference.h"
+#include "tessera/oracle/reference_run.h"
 
 #include <torch/types.h>
 

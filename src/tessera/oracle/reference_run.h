@@ -26,11 +26,11 @@ double last_bit(at::ScalarType dtype);
 
 /// Torch's autograd for a plan of one rank, sequential training for any other.
 ///
-/// `nudge` above 0: every number of the images, every first value of a trainable parameter and every gradient is changed
-/// in its last bit, up or down by a coin that `nudge` throws. What this run then differs by from the plain one is what
-/// rounding does to this network: each of its sums is rounded about as much as that. A gradient may be zero but for
-/// rounding (that of a bias before a norm is one), a sum of terms that are far from zero; so its last bit is that of the
-/// largest gradient: no gradient is known any better.
+/// `nudge` above 0: every number of the images, every first value of a trainable parameter and every gradient is
+/// changed in its last bit, up or down by a coin that `nudge` throws. What this run then differs by from the plain one
+/// is what rounding does to this network: each of its sums is rounded about as much as that. A gradient may be zero but
+/// for rounding (that of a bias before a norm is one), a sum of terms that are far from zero; so its last bit is that
+/// of the largest gradient: no gradient is known any better.
 std::unique_ptr<Reference> make_reference(const Graph& graph, const Plan& plan, const TrainOptions& options,
                                           std::shared_ptr<const ImageSource> images, int nudge = 0);
 
