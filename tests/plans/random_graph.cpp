@@ -44,7 +44,8 @@ Value any_conv(Sketch& s, Value x) {
   const std::int64_t out = s.dice.one_of<std::int64_t>({4, 6, 8});
   ConvOptions o{.out = out, .kernel = kernel, .dilation = dilation, .bias = s.dice.chance(0.4)};
   o.stride = s.dice.chance(0.3) ? s.pair(1, 3) : Pair(1);
-  o.pad = {s.dice.number(0, dilation.height * (kernel.height - 1)), s.dice.number(0, dilation.width * (kernel.width - 1))};
+  o.pad = {s.dice.number(0, dilation.height * (kernel.height - 1)),
+           s.dice.number(0, dilation.width * (kernel.width - 1))};
   if (s.dice.chance(0.2)) o.pad_end = s.pair(0, 2);
   if (s.dice.chance(0.2)) o.groups = s.channels(x) % 2 == 0 ? 2 : s.channels(x) % 3 == 0 && out % 3 == 0 ? 3 : 1;
   return s.graph.conv(x, o, s.name("conv"));
@@ -69,16 +70,17 @@ const std::vector<Word>& words() {
          return s.graph.conv(x, {.out = s.channels(x), .kernel = k, .pad = k / 2}, s.name("conv"));
        }},
       {"conv_transpose", 1,
-       [](Sketch& s, Value x) {
-         return s.graph.conv_transpose(x, {.out = 4, .scale = s.pair(1, 2)}, s.name("up"));
-       }},
+       [](Sketch& s, Value x) { return s.graph.conv_transpose(x, {.out = 4, .scale = s.pair(1, 2)}, s.name("up")); }},
       {"upsample", 1, [](Sketch& s, Value x) { return s.graph.upsample(x); }},
       {"batch_norm", 5, [](Sketch& s, Value x) { return s.graph.batch_norm(x, s.name("norm")); }},
       {"relu", 5, [](Sketch& s, Value x) { return s.graph.relu(x); }},
       {"max_pool", 2, [](Sketch& s, Value x) { return s.graph.max_pool(x, any_window(s)); }},
       {"avg_pool", 2, [](Sketch& s, Value x) { return s.graph.avg_pool(x, any_window(s)); }},
       {"add", 4, [](Sketch& s, Value x) { return s.graph.add(x, s.partner(x, /*same_channels=*/true)); }},
-      {"concat", 2, [](Sketch& s, Value x) { return s.graph.concat({x, s.partner(x, /*same_channels=*/false)}); }},
+      {"concat", 2,
+       [](Sketch& s, Value x) {
+         return s.graph.concat({x, s.partner(x, /*same_channels=*/false)});
+       }},
       {"dropout", 1, [](Sketch& s, Value x) { return s.graph.dropout(x, 0.25); }},
   };
   return all;
