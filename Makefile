@@ -27,12 +27,13 @@ DEMO_FLAGS ?= --model resnet_v1 --depth 20 --image-size 64 --batch-size 16 --num
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.cpp')
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fuzz-plans bench format tidy clean
+.PHONY: help deps build demo test sanitize fuzz-plans bench format tidy clean
 
 help:
 	@echo "make demo        build, then train a small network on made-up images for a minute"
 	@echo "make build       build build/$(PRESET)/tessera"
 	@echo "make test        build and run all tests"
+	@echo "make sanitize    all tests with the sanitizers of addresses and undefined behaviour, then of data races"
 	@echo "make fuzz-plans  draw N=$(N) random plans of SEED=$(SEED) and verify each; MPIRUN=mpirun: ranks as processes"
 	@echo "make bench       build the benchmarks and list them"
 	@echo "make format      format all sources with clang-format"
@@ -55,6 +56,13 @@ test: deps
 	cmake --preset $(TEST_PRESET)
 	cmake --build --preset $(TEST_PRESET) --parallel $(JOBS)
 	ctest --preset $(TEST_PRESET) --parallel $(TEST_JOBS)
+
+sanitize: deps
+	set -e; for preset in asan tsan; do \
+	  cmake --preset $$preset; \
+	  cmake --build --preset $$preset --parallel $(JOBS); \
+	  ctest --preset $$preset --parallel $(TEST_JOBS); \
+	done
 
 fuzz-plans: deps
 	cmake --preset $(PRESET)

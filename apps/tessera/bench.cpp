@@ -32,7 +32,8 @@ void verify_first(const Options& options, const Plan& plan, const ModelRegistry&
   const Job job = make_job(exact, models, launch);
   const VerifyReport report = run_verification(exact, job, launch);
   if (!report.passed)
-    throw Error(concat(why_not_equal(report), "; there is nothing to time (--skip-verification times it all the same)"));
+    throw Error(
+        concat(why_not_equal(report), "; there is nothing to time (--skip-verification times it all the same)"));
   if (launch.speaks() && !options.quiet) {
     fmt::print("verified: one step in float64 at {} differs from one device's by {:.1e} at most\n", exact.image_size,
                report.largest);

@@ -42,11 +42,11 @@ std::string Launch::told(const std::function<std::string()>& find) const {
   return text;
 }
 
-void Launch::run(int ranks, const std::function<void(Communicator&)>& body) const {
+void Launch::run(int ranks, const std::function<void(Communicator&)>& body, const CommunicatorOptions& options) const {
   if (session_)
-    run_mpi_ranks(*session_, body);
+    run_mpi_ranks(*session_, body, options);
   else
-    run_thread_ranks(ranks, body);
+    run_thread_ranks(ranks, body, options);
 }
 
 }  // namespace tessera

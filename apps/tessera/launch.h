@@ -31,7 +31,7 @@ class Launch {
   /// If it throws an Error, all of them throw a UsageError with its message. Called by all processes.
   std::string told(const std::function<std::string()>& find) const;
   /// Runs body on every rank of the plan: here, for the ranks of this process.
-  void run(int ranks, const std::function<void(Communicator&)>& body) const;
+  void run(int ranks, const std::function<void(Communicator&)>& body, const CommunicatorOptions& options = {}) const;
 
  private:
   std::unique_ptr<MpiSession> session_;

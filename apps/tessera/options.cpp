@@ -213,6 +213,11 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
                   "threads of each rank; by default the cores are shared out to the ranks that work at the same time")
       ->group(group);
   command
+      .add_option("--timeout", o.timeout,
+                  "seconds that a rank waits for another before it gives up (20 times the longest step, at least 300)")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  command
       .add_option("--memory-limit", o.memory_limit,
                   "refuse a plan in which a rank needs more than this, by estimate: 8GiB, 500MiB")
       ->transform(CLI::AsSizeValue(false))
@@ -225,7 +230,8 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
 
   group = "Output";
-  command.add_option("--json", o.json, "write plan, losses, times and memory to this file; - is standard output")->group(group);
+  command.add_option("--json", o.json, "write plan, losses, times and memory to this file; - is standard output")
+      ->group(group);
   command.add_flag("-v,--verbose", o.verbose, "print the plan and every step")->group(group);
   command.add_flag("--quiet", o.quiet, "print errors only")->group(group);
 }

@@ -210,13 +210,14 @@ void prepare_gpus(const Options& options, const Job& job, std::int64_t passes) {
 void run_ranks(const Options& options, const Job& job, const Launch& launch,
                const std::function<void(Communicator&)>& body) {
   const int ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
-  launch.run(job.plan.ranks(), [&](Communicator& world) {
+  const auto on_rank = [&](Communicator& world) {
     use_device(options.train.device, launch.rank_on_machine(world));
     use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], ranks_in_process);
     if (job.transport == Transport::mpi) return body(world);
     const auto by_nccl = with_nccl(world);
     body(*by_nccl);
-  });
+  };
+  launch.run(job.plan.ranks(), on_rank, {.timeout = Waiting::Seconds(options.timeout.value_or(0))});
 }
 
 RunReport run_training(const Options& options, const Job& job, const Launch& launch, const RunOptions& run,

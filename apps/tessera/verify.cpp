@@ -47,7 +47,8 @@ std::string why_not_equal(const VerifyReport& report) {
                        d.what, d.relative, d.step + 1,
                        d.rounding > 0 ? fmt::format("makes {:.2e}", d.rounding) : "makes nothing of the kind");
   return fmt::format(
-      "rounding hides whether the plan trains like one device: {} of {} tensors would pass with an error of a tenth; use "
+      "rounding hides whether the plan trains like one device: {} of {} tensors would pass with an error of a tenth; "
+      "use "
       "--dtype float64, fewer --steps, a smaller --lr, or larger micros (a larger --batch-size or fewer --parts)",
       report.hidden, report.differences.size());
 }

@@ -55,8 +55,7 @@ std::vector<Row> behind_grids() {
   fused.plan.halo_d2 = true;
   fused.plan.fused_layers = 3;
   rows.push_back(fused);
-  rows.push_back(
-      {.name = "amoebanet_2x2_1f1b", .model = amoebanet(67, 65), .plan = pipeline("1f1b", 3, 2)});
+  rows.push_back({.name = "amoebanet_2x2_1f1b", .model = amoebanet(67, 65), .plan = pipeline("1f1b", 3, 2)});
   rows.back().plan.grid = "2x2";
   return rows;
 }

@@ -107,8 +107,8 @@ inline std::string words_for(const Verification& result) {
 }
 
 /// Three steps in float64 against sequential training: loss, gradients, statistics, parameters, each by the rule of
-/// verify(), and all copies of a parameter alike to the bit. Under mpirun a plan that needs more ranks than there are is skipped. Images
-/// are synthetic unless given.
+/// verify(), and all copies of a parameter alike to the bit. Under mpirun a plan that needs more ranks than there are
+/// is skipped. Images are synthetic unless given.
 inline void expect_like_one_device(const Row& row, std::shared_ptr<const ImageSource> images = nullptr) {
   const Graph graph = row.graph ? *row.graph : builtin_models().build(row.model);
   const Plan plan = make_plan(graph, row.plan);

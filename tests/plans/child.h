@@ -7,9 +7,9 @@
 namespace tessera::plans {
 
 struct ChildResult {
-  int code = 0;           ///< what it returned; -signal if a signal ended it
+  int code = 0;            ///< what it returned; -signal if a signal ended it
   bool timed_out = false;  ///< it was ended by us, with everything that it had started
-  std::string output;     ///< of stdout and stderr
+  std::string output;      ///< of stdout and stderr
 };
 
 /// Throws Error when the command cannot be started.

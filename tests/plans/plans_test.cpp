@@ -25,12 +25,14 @@ TEST(Draw, APlanDependsOnSeedAndNumberAlone) {
 // What the flags allow and the generator never draws is a gap. These are known not to be drawn.
 TEST(Draw, EveryFlagOfVerifyIsDrawnSometimes) {
   const std::set<std::string> known{
-      "--help", "--config", "--json", "--verbose", "--quiet", "--tolerance",      // what is printed
-      "--app", "--datapath", "--class-names", "--on-bad-image", "--mean", "--std",  // files: tests/golden/files_test.cpp
-      "--mask-values", "--mask-ignore",
-      "--device", "--transport", "--tf32", "--cudnn-search", "--dtype",  // GPUs, and what has too few digits
-      "--num-epochs", "--memory-limit",                                  // nothing that is computed
-      "--crop-max",                                                      // less than all of it is --crop-min
+      "--help",        "--config",       "--json",        "--verbose",
+      "--quiet",       "--tolerance",  // what is printed
+      "--app",         "--datapath",     "--class-names", "--on-bad-image",
+      "--mean",        "--std",  // files: tests/golden/files_test.cpp
+      "--mask-values", "--mask-ignore",  "--device",      "--transport",
+      "--tf32",        "--cudnn-search", "--dtype",  // GPUs, and what has too few digits
+      "--num-epochs",  "--memory-limit",             // nothing that is computed
+      "--crop-max",                                  // less than all of it is --crop-min
   };
   const ModelRegistry models = models_with_random();
   std::set<std::string> drawn;
@@ -53,7 +55,8 @@ TEST(Draw, EveryFlagOfVerifyIsDrawnSometimes) {
 TEST(RandomGraph, EveryOperationIsDrawnSometimes) {
   std::set<std::string> kinds;
   for (int seed = 0; seed < 300; ++seed) {
-    const Graph graph = random_graph({.name = "random", .image = {3, 25, 31}, .classes = 3, .depth = seed, .num_layers = 12});
+    const Graph graph =
+        random_graph({.name = "random", .image = {3, 25, 31}, .classes = 3, .depth = seed, .num_layers = 12});
     for (const Node& node : graph.nodes())
       if (node.op) kinds.emplace(node.op->kind());
   }
@@ -73,9 +76,10 @@ TEST(RandomGraph, OneWithFewerOperationsIsTheBeginningOfOneWithMore) {
 }
 
 TEST(Shrink, FindsTheSmallestPlanThatStillFails) {
-  const Flags large{{"--model", "amoebanet"}, {"--num-layers", "3"},     {"--image-size", "65x70"}, {"--batch-size", "12"},
-                    {"--parts", "3"},         {"--schedule", "chimera"}, {"--split-size", "5"},     {"--grid", "2x2,3x1"},
-                    {"--lr", "0.02"},         {"--seed", "77"}};
+  const Flags large{{"--model", "amoebanet"}, {"--num-layers", "3"}, {"--image-size", "65x70"},
+                    {"--batch-size", "12"},   {"--parts", "3"},      {"--schedule", "chimera"},
+                    {"--split-size", "5"},    {"--grid", "2x2,3x1"}, {"--lr", "0.02"},
+                    {"--seed", "77"}};
   int calls = 0;
   const Flags small = shrunk(
       large,
@@ -85,7 +89,7 @@ TEST(Shrink, FindsTheSmallestPlanThatStillFails) {
                std::stoi(flags.at("--image-size")) >= 20;
       },
       200);
-  const Flags smallest{{"--batch-size", "1"}, {"--depth", "8"},         {"--image-size", "20x1"},
+  const Flags smallest{{"--batch-size", "1"},    {"--depth", "8"},          {"--image-size", "20x1"},
                        {"--model", "resnet_v1"}, {"--schedule", "chimera"}, {"--split-size", "3"}};
   Flags without_depth = smallest;
   without_depth.erase("--depth");

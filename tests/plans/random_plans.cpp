@@ -25,8 +25,8 @@ struct FuzzOptions {
   std::int64_t plans = 0;
   std::uint64_t seed = 0;
   std::string program;
-  std::string mpirun;      ///< empty: ranks are threads
-  double seconds = 300;    ///< that a plan may take
+  std::string mpirun;       ///< empty: ranks are threads
+  double seconds = 300;     ///< that a plan may take
   int shrink_budget = 100;  ///< plans that are tried to make one smaller
   DrawOptions draw;
   double most_refused = 0.25;
@@ -58,7 +58,8 @@ Trial tried(const Flags& flags, const FuzzOptions& options) {
     const ChildResult plan = run_child(with_flags({options.program, "plan"}, flags), options.seconds);
     const auto ranks = plan.output.find(", ranks ");
     if (plan.code != 0 || ranks == std::string::npos) return {outcome_of(plan), plan.output};
-    command = {options.mpirun, "-np", std::to_string(std::atoi(plan.output.c_str() + ranks + 8)), options.program, "verify"};
+    command = {options.mpirun, "-np", std::to_string(std::atoi(plan.output.c_str() + ranks + 8)), options.program,
+               "verify"};
   }
   const ChildResult result = run_child(with_flags(command, flags), options.seconds);
   return {outcome_of(result), result.output};
@@ -96,8 +97,9 @@ int fuzz(const FuzzOptions& options) {
   std::printf("%s\n%s of seed %llu, ranks as %s\n", survey.table().c_str(), survey.totals().c_str(),
               static_cast<unsigned long long>(options.seed), options.mpirun.empty() ? "threads" : "processes");
   if (survey.refused_share() > options.most_refused) {
-    std::printf("FAILED: %.0f %% were refused, more than %.0f %%: a generator that draws what cannot run tests nothing\n",
-                100 * survey.refused_share(), 100 * options.most_refused);
+    std::printf(
+        "FAILED: %.0f %% were refused, more than %.0f %%: a generator that draws what cannot run tests nothing\n",
+        100 * survey.refused_share(), 100 * options.most_refused);
     return 1;
   }
   return survey.faults() > 0 ? 1 : 0;

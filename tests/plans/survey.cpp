@@ -41,9 +41,9 @@ std::string Survey::table() const {
 }
 
 double Survey::refused_share() const {
-  return plans_ == 0 ? 0
-                     : static_cast<double>(outcomes_[static_cast<std::size_t>(Outcome::refused)]) /
-                           static_cast<double>(plans_);
+  return plans_ == 0
+             ? 0
+             : static_cast<double>(outcomes_[static_cast<std::size_t>(Outcome::refused)]) / static_cast<double>(plans_);
 }
 
 std::int64_t Survey::faults() const {

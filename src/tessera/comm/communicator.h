@@ -12,17 +12,20 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/region.h"
 #include "tessera/comm/types.h"
+#include "tessera/comm/waiting.h"
 
 namespace tessera {
 
 struct CommunicatorOptions {
-  /// How long wait() waits before it gives up with a CommunicationTimeout.
-  std::chrono::duration<double> timeout = std::chrono::seconds(300);
+  /// How long wait() waits before it gives up with a CommunicationTimeout; 0: Waiting finds out.
+  std::chrono::duration<double> timeout{0};
   /// Longer messages travel in pieces: MPI counts in 32 bits.
   std::int64_t max_piece_bytes = std::int64_t{1} << 30;
   /// Processes on one machine pass messages up to this length through memory that they share, and small collectives
   /// too; longer ones are left to MPI, which copies them once. 0 leaves all to MPI.
   std::int64_t max_shared_bytes = std::int64_t{8} << 20;
+  /// Of the rank whose communicator it is; made where there is none.
+  std::shared_ptr<Waiting> waiting = nullptr;
 };
 
 /// A rank waited too long; the message says for what and for whom.
@@ -89,6 +92,10 @@ class Communicator {
   /// "world", "world/3" for color 3 of a split of it, for messages.
   const std::string& name() const { return name_; }
   const CommunicatorOptions& options() const { return options_; }
+  /// Shared with the communicators that were split off this one.
+  Waiting& waiting() const { return *options_.waiting; }
+  /// A rank of the group as the user knows it, by its number in the whole job: "rank 5", "rank 5 on host b".
+  virtual std::string title(Rank rank) const = 0;
   /// Scratch memory of this rank, for what travels.
   BufferPool& buffers() { return buffers_; }
 
@@ -127,7 +134,9 @@ class Communicator {
 
  protected:
   Communicator(Rank rank, int size, std::string name, CommunicatorOptions options)
-      : rank_(rank), size_(size), name_(std::move(name)), options_(options) {}
+      : rank_(rank), size_(size), name_(std::move(name)), options_(std::move(options)) {
+    if (!options_.waiting) options_.waiting = std::make_shared<Waiting>(options_.timeout);
+  }
 
   void check_peer(Rank peer, Tag tag) const {
     ensure(0 <= peer.value && peer.value < size_, peer, " is not in ", name_, ", which has ", size_, " ranks");
@@ -141,11 +150,5 @@ class Communicator {
   CommunicatorOptions options_;
   BufferPool buffers_;
 };
-
-/// The message of a CommunicationTimeout.
-inline CommunicationTimeout timed_out(const std::string& operation, const CommunicatorOptions& options) {
-  return CommunicationTimeout(concat(operation, ": still not done after ", options.timeout.count(),
-                                     " s; a peer is stuck, has ended, or never called its part"));
-}
 
 }  // namespace tessera

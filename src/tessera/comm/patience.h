@@ -12,27 +12,23 @@ namespace tessera {
 /// the core.
 class Patience {
  public:
-  explicit Patience(std::chrono::duration<double> timeout) : start_(Clock::now()), timeout_(timeout) {}
-
-  /// False when the time is up.
+  /// To be called after a look that found nothing. Whether so much time has gone by that the wait itself may be looked
+  /// at.
   bool pause() {
-    if (++tests_ % tests_between_yields != 0) return true;
-    const auto waited = Clock::now() - start_;
-    if (waited > timeout_) return false;
-    if (waited < std::chrono::milliseconds(2)) {
+    if (++tests_ % tests_between_yields != 0) return false;
+    if (Clock::now() - start_ < std::chrono::milliseconds(2)) {
       std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(nap_);
-      nap_ = std::min(nap_ * 5 / 4, Nap(500));
+      return false;
     }
+    std::this_thread::sleep_for(nap_);
+    nap_ = std::min(nap_ * 5 / 4, Nap(500));
     return true;
   }
 
  private:
   using Clock = std::chrono::steady_clock;
   using Nap = std::chrono::microseconds;
-  Clock::time_point start_;
-  std::chrono::duration<double> timeout_;
+  Clock::time_point start_ = Clock::now();
   Nap nap_{20};
   static constexpr int tests_between_yields = 16;
   int tests_ = 0;

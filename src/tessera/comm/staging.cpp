@@ -91,9 +91,11 @@ class Lane {
   /// need one of them before it does what this GPU waits for.
   void begin_all(Communicator& host) {
     begin_ready();
-    for (Patience patience(host.options().timeout); !departures_.empty(); begin_ready()) {
+    if (departures_.empty()) return;
+    Patience patience;
+    for (WaitWatch watch(host.waiting()); !departures_.empty(); begin_ready()) {
       host.progress();
-      if (!patience.pause()) throw timed_out(concat("rank ", host.rank().value, "'s GPU"), host.options());
+      if (patience.pause()) watch.look([&] { return WaitWords{concat(host.rank()), "its GPU", "what is to be sent"}; });
     }
   }
 
@@ -161,6 +163,7 @@ class StagedCommunicator final : public Communicator {
   using Communicator::receive;
   using Communicator::send;
 
+  std::string title(Rank rank) const override { return host_->title(rank); }
   Pending send(const Region& region, Rank to, Tag tag) override {
     if (passes(region)) return host().send(region, to, tag);
     auto departure = std::make_shared<Departure>();

@@ -45,6 +45,12 @@ inline Tag make_tag(const TagFields& f) {
   return Tag{(f.backward ? 1 << 27 : 0) | (f.upward ? 1 << 26 : 0) | f.micro << 14 | f.movement};
 }
 
+/// The fields of a tag, for messages to people: "movement 7 of micro 0, forward".
+inline std::string words_of(Tag t) {
+  return concat("movement ", t.value & ((1 << 14) - 1), " of micro ", t.value >> 14 & ((1 << 12) - 1),
+                (t.value & 1 << 27) != 0 ? ", backward" : ", forward", (t.value & 1 << 26) != 0 ? " and upward" : "");
+}
+
 /// How all_reduce combines the ranks' elements.
 enum class Reduce { sum, max };
 

@@ -71,9 +71,9 @@ struct Step {
   double gradient_floor = 0, value_floor = 0;
 
   double floor_of(const Item& item) const {
-    return item.kind == Item::Kind::gradient                      ? gradient_floor
+    return item.kind == Item::Kind::gradient                       ? gradient_floor
            : item.kind == Item::Kind::value && item.spec.trainable ? value_floor
-                                                                  : 0;
+                                                                   : 0;
   }
 };
 
@@ -118,7 +118,8 @@ class Comparison {
       const double loss = trial ? trial->step() : 0;
       for (std::size_t i = 0; i < items_.size(); ++i) {
         if (!beyond(step.seen[i])) continue;
-        moved.push_back(trial ? relative(items_[i].of(*trial, loss), step.seen[i].reference, step.floor_of(items_[i])) : 0);
+        moved.push_back(trial ? relative(items_[i].of(*trial, loss), step.seen[i].reference, step.floor_of(items_[i]))
+                              : 0);
       }
       // Step by step, so that nobody waits for longer than a step takes.
       at::Tensor all = torch::tensor(moved, at::kDouble);
@@ -205,7 +206,8 @@ class Comparison {
   at::Tensor shared(const at::Tensor& mine, const Item& item) const {
     const bool counter = item.kind == Item::Kind::value && item.spec.sizes.empty();
     const at::ScalarType dtype = item.kind == Item::Kind::loss ? at::kDouble : counter ? at::kLong : dtype_;
-    const std::vector<std::int64_t> sizes = item.kind == Item::Kind::loss ? std::vector<std::int64_t>{1} : item.spec.sizes;
+    const std::vector<std::int64_t> sizes =
+        item.kind == Item::Kind::loss ? std::vector<std::int64_t>{1} : item.spec.sizes;
     at::Tensor out = mine.defined() ? mine.cpu().to(dtype).contiguous() : torch::empty(sizes, dtype);
     if (world_) world_->broadcast(out, Rank{0}).wait();
     return out;

@@ -52,6 +52,19 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
   if (pipeline_) pipeline_->connect(peers);
   for (std::size_t i = 0; i < actions_.size(); ++i)
     if (actions_[i].kind != Action::Kind::step) worker(actions_[i]).held->last_action = i;
+  if (world_) world_->waiting().set_doing([this] { return doing(); });
+}
+
+Trainer::~Trainer() {
+  if (world_) world_->waiting().set_doing(nullptr);
+}
+
+// For the lines of a rank that waits: "step 7, action B2 of stage 1".
+std::string Trainer::doing() const {
+  const Action& action = actions_[action_];
+  return action.kind == Action::Kind::step
+             ? concat("step ", step_ + 1, ", its update")
+             : concat("step ", step_ + 1, ", action ", action, " of stage ", action.stage);
 }
 
 void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images) {
@@ -112,6 +125,7 @@ StepReport Trainer::step() {
     held->parameters.refresh();
   }
   for (std::size_t i = 0; i < actions_.size(); ++i) {
+    action_ = i;
     const double begin = now_seconds();
     if (actions_[i].kind == Action::Kind::step)
       update(report);
@@ -122,6 +136,7 @@ StepReport Trainer::step() {
   ++step_;
   report.seconds = now_seconds() - start;
   report.parts = meter_.take();
+  if (world_) world_->waiting().step_took(Waiting::Seconds(report.seconds));
   return report;
 }
 

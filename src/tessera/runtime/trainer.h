@@ -71,6 +71,9 @@ class Trainer {
   /// Collective over `world`, which has the plan's ranks; null for a plan of one rank.
   Trainer(const Graph& graph, const Plan& plan, const TrainOptions& options, std::shared_ptr<const ImageSource> images,
           Communicator* world = nullptr);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   /// One step of the optimizer. Throws NumericError, which names the step, when the loss is not a finite number; the
   /// parameters are then those before the step.
@@ -128,6 +131,7 @@ class Trainer {
   std::int64_t count_loss_terms();
   void update(StepReport& report);
   double reduced(double value) const;
+  std::string doing() const;
 
   const Graph& graph_;
   const Plan plan_;
@@ -140,6 +144,7 @@ class Trainer {
   std::vector<std::unique_ptr<Held>> held_;
   std::vector<Worker> workers_;
   std::int64_t step_ = 0;
+  std::size_t action_ = 0;       ///< which is under way
   std::int64_t loss_terms_ = 0;  ///< of the present step: see PassInfo
   at::Tensor loss_sum_;          ///< of the step's micros here; undefined: none
   Meter meter_;

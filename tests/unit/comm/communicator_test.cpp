@@ -348,8 +348,8 @@ TEST(Communicator, ATimeoutNamesOperationRankPeerTagAndSeconds) {
       c.receive(into, next(c), Tag{42}).wait();
       ADD_FAILURE() << "nobody sent";
     } catch (const CommunicationTimeout& error) {
-      const std::string expected = concat("receive of 64 bytes on rank ", c.rank().value, " of world from rank ",
-                                          next(c).value, ", tag 42: still not done after 2 s");
+      const std::string expected = concat(c.title(c.rank()), " waited 2.0 s for ", c.title(next(c)),
+                                          ": receive of 64 bytes, movement 42 of micro 0, forward");
       EXPECT_EQ(std::string(error.what()).substr(0, expected.size()), expected);
     }
     c.barrier();

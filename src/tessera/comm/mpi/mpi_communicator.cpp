@@ -8,6 +8,7 @@
 #include <exception>
 #include <random>
 
+#include "tessera/comm/mpi/launcher_watch.h"
 #include "tessera/comm/mpi/mpi_request.h"
 #include "tessera/comm/staging.h"
 
@@ -32,6 +33,17 @@ MPI_Datatype mpi_type(at::ScalarType dtype) {
     default:
       throw Error(concat("all_reduce cannot combine elements of dtype ", dtype));
   }
+}
+
+std::vector<std::string> host_names(MPI_Comm world, int size) {
+  constexpr int longest = MPI_MAX_PROCESSOR_NAME;
+  std::vector<char> mine(longest), all(static_cast<std::size_t>(size) * longest);
+  int length = 0;
+  check(MPI_Get_processor_name(mine.data(), &length), "MPI_Get_processor_name");
+  check(MPI_Allgather(mine.data(), longest, MPI_CHAR, all.data(), longest, MPI_CHAR, world), "MPI_Allgather");
+  std::vector<std::string> names;
+  for (int r = 0; r < size; ++r) names.emplace_back(all.data() + static_cast<std::ptrdiff_t>(r) * longest);
+  return names;
 }
 
 /// Called by all ranks of the world.
@@ -59,6 +71,7 @@ std::shared_ptr<Node> find_node(MPI_Comm world) {
 
   auto node = std::make_shared<Node>();
   node->numbers.assign(static_cast<std::size_t>(world_size), -1);
+  node->hosts = host_names(world, world_size);
   int open_here = 1, open = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     node->numbers[static_cast<std::size_t>(all[i].world_rank)] = static_cast<int>(i);
@@ -88,6 +101,10 @@ class MpiCommunicator final : public Communicator {
   }
   ~MpiCommunicator() override { MPI_Comm_free(&handle_); }
 
+  std::string title(Rank rank) const override {
+    const int in_world = world_ranks_[static_cast<std::size_t>(rank.value)];
+    return concat(Rank{in_world}, " on host ", node_->hosts[static_cast<std::size_t>(in_world)]);
+  }
   Pending send(const Region& region, Rank to, Tag tag) override {
     check_peer(to, tag);
     const Operation operation{"send", true, false, to, tag, region.bytes()};
@@ -179,8 +196,10 @@ class MpiCommunicator final : public Communicator {
   void abort(const std::string& message, ExitCode code) override {
     int world_rank = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &world_rank);
-    std::fprintf(stderr, "tessera: rank %d failed: %s\n", world_rank, message.c_str());
+    std::fprintf(stderr, "tessera: rank %d on host %s failed: %s\n", world_rank,
+                 node_->hosts[static_cast<std::size_t>(world_rank)].c_str(), message.c_str());
     std::fflush(stderr);
+    alarm(seconds_to_abort);  // the launcher may be out of reach, and MPI wait for it
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
     std::abort();
   }
@@ -195,7 +214,9 @@ class MpiCommunicator final : public Communicator {
 
  private:
   void find_neighbours() {
-    std::vector<int> ranks, in_world(static_cast<std::size_t>(size()));
+    std::vector<int> ranks;
+    std::vector<int>& in_world = world_ranks_;
+    in_world.resize(static_cast<std::size_t>(size()));
     for (int r = 0; r < size(); ++r) ranks.push_back(r);
     MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
     MPI_Comm_group(handle_, &group);
@@ -270,11 +291,13 @@ class MpiCommunicator final : public Communicator {
   }
 
   static constexpr std::int64_t longest_collective_bytes = 1 << 16;
+  static constexpr unsigned seconds_to_abort = 20;
   MPI_Comm handle_;
   std::shared_ptr<Node> node_;
-  std::int64_t group_ = 0;    ///< its name in addresses
-  std::vector<int> numbers_;  ///< by rank: the number on this machine, or -1
-  bool all_here_ = false;     ///< on this machine
+  std::int64_t group_ = 0;        ///< its name in addresses
+  std::vector<int> world_ranks_;  ///< by rank: the number in the whole job
+  std::vector<int> numbers_;      ///< by rank: the number on this machine, or -1
+  bool all_here_ = false;         ///< on this machine
   std::int64_t collectives_ = 0;
 };
 
@@ -290,6 +313,7 @@ MpiSession::MpiSession() : exceptions_at_start_(std::uncaught_exceptions()) {
   MPI_Comm_rank(local, &local_rank_);
   MPI_Comm_size(local, &local_size_);
   MPI_Comm_free(&local);
+  if (started_by_launcher()) launcher_ = std::make_unique<LauncherWatch>();
 }
 
 MpiSession::~MpiSession() {

@@ -8,6 +8,8 @@
 
 namespace tessera {
 
+class LauncherWatch;
+
 /// MPI from initialisation to finalisation; one per process, made before anything else here and outliving all of it.
 /// Left by an exception, it ends all ranks: finalisation would wait for ranks that wait for this one.
 class MpiSession {
@@ -26,6 +28,7 @@ class MpiSession {
  private:
   int exceptions_at_start_;
   int local_rank_ = 0, local_size_ = 1;
+  std::unique_ptr<LauncherWatch> launcher_;  ///< null where nobody launched this process
 };
 
 /// "Open MPI v4.1.4": which library this is. MPI need not be initialised.

@@ -26,6 +26,7 @@ inline void check(int code, const char* call) {
 struct Node {
   std::unique_ptr<NodePost> post;  ///< null where memory cannot be shared
   std::vector<int> numbers;        ///< by rank of the world: the number on this machine, or -1
+  std::vector<std::string> hosts;  ///< by rank of the world
   std::int64_t groups_made = 0;
   int under_way_in_mpi = 0;  ///< operations that MPI must be called for
 };
@@ -48,15 +49,28 @@ class MpiRequest : public Request {
   const Communicator& communicator() const { return communicator_; }
   Node& node() const { return node_; }
   const Operation& operation() const { return operation_; }
+  /// For messages to people.
+  virtual WaitWords words() const {
+    const bool message = operation_.sends || operation_.receives;
+    return {communicator_.title(communicator_.rank()), message ? communicator_.title(operation_.peer) : others(),
+            concat(operation_.name, " of ", operation_.bytes, " bytes, ",
+                   message ? words_of(operation_.tag) + ", " : "", "in ", communicator_.name())};
+  }
   std::string describe() const {
-    std::string text = concat(operation_.name, " of ", operation_.bytes, " bytes on ", communicator_.rank(), " of ",
-                              communicator_.name());
-    if (operation_.sends) text += concat(" to ", operation_.peer, ", ", operation_.tag);
-    if (operation_.receives) text += concat(" from ", operation_.peer, ", ", operation_.tag);
-    return text;
+    const WaitWords w = words();
+    return concat(w.who, ", ", operation_.receives ? "from " : "with ", w.whom, ": ", w.what);
   }
 
  private:
+  /// MPI does not say who is missing from a collective.
+  std::string others() const {
+    constexpr int most = 8;
+    std::string list;
+    for (int r = 0; r < std::min(communicator_.size(), most); ++r)
+      if (r != communicator_.rank().value) list += (list.empty() ? "" : " or ") + communicator_.title(Rank{r});
+    return communicator_.size() > most ? list + " or others" : list;
+  }
+
   const Communicator& communicator_;
   Node& node_;
   Operation operation_;
@@ -87,9 +101,10 @@ class WireRequest final : public MpiRequest {
 
   void wait() override {
     if (test()) return;
-    for (Patience patience(communicator().options().timeout); !test();) {
+    Patience patience;
+    for (WaitWatch watch(communicator().waiting()); !test();) {
       if (node().post) node().post->all_sent();
-      if (!patience.pause()) throw timed_out(describe(), communicator().options());
+      if (patience.pause()) watch.look([&] { return words(); });
     }
   }
   bool test() override {
@@ -122,14 +137,14 @@ class PostRequest : public MpiRequest {
 
   void wait() override {
     using namespace std::chrono_literals;
-    const auto start = std::chrono::steady_clock::now();
+    if (test()) return;
+    WaitWatch watch(communicator().waiting());
     bool done = false;
     while (!post().wait_for(node().under_way_in_mpi > 0 ? 200us : 20ms, [&] { return done || (done = test()); })) {
       post().all_sent();
       int found = 0;  // MPI gets on with its own only when it is called
       if (node().under_way_in_mpi > 0) MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, handle_, &found, MPI_STATUS_IGNORE);
-      if (std::chrono::steady_clock::now() - start > communicator().options().timeout)
-        throw timed_out(describe(), communicator().options());
+      watch.look([&] { return words(); });
     }
   }
 
@@ -229,6 +244,17 @@ class LetterCollective final : public PostRequest {
     taken_ = true;
     out_.unpack();
     return true;
+  }
+
+ protected:
+  WaitWords words() const override {
+    WaitWords words = PostRequest::words();
+    std::string missing;
+    for (std::size_t r = 0; r < slips_.size(); ++r)
+      if (!slips_[r].arrived)
+        missing += (missing.empty() ? "" : ", ") + communicator().title(Rank{static_cast<int>(r)});
+    if (!missing.empty()) words.whom = missing;
+    return words;
   }
 
  private:

@@ -98,6 +98,7 @@ class NcclCommunicator final : public Communicator {
 
   using Communicator::receive;
   using Communicator::send;
+  std::string title(Rank rank) const override { return below_.title(rank); }
   Pending send(const Region& region, Rank to, Tag tag) override {
     check_peer(to, tag);
     if (!by_nccl(region, to)) return below_.send(region, to, tag);

@@ -191,12 +191,15 @@ void NcclMessages::match(const Address& address) {
 
 template <class Done>
 void NcclMessages::wait_until(const char* what, const Address& address, const Done& done) {
-  for (Patience patience(notes_->options().timeout); !done();) {
+  if (done()) return;
+  Patience patience;
+  for (WaitWatch watch(notes_->waiting()); !done();) {
     progress();
     notes_->progress();
-    if (!done() && !patience.pause())
-      throw timed_out(concat("a ", what, " by NCCL on ", rank(), ", peer ", address.peer, ", ", address.tag),
-                      notes_->options());
+    if (!done() && patience.pause())
+      watch.look([&] {
+        return WaitWords{concat(rank()), concat(address.peer), concat("a ", what, " by NCCL, ", address.tag)};
+      });
   }
 }
 

@@ -70,6 +70,7 @@ struct Group {
   Bell& bell(Rank rank) {
     return world->bells[static_cast<std::size_t>(world_ranks[static_cast<std::size_t>(rank.value)])];
   }
+  std::string title(Rank rank) const { return concat(Rank{world_ranks[static_cast<std::size_t>(rank.value)]}); }
   void ring_all() {
     for (const int rank : world_ranks) world->bells[static_cast<std::size_t>(rank)].ring();
   }
@@ -81,13 +82,14 @@ struct Waiter {
   Rank rank;
   const CommunicatorOptions* options;
 
-  template <class Done, class Describe>
-  void wait(const Done& done, const Describe& describe) const {
-    const World& world = *group->world;
-    group->bell(rank).wait_for(options->timeout, [&] { return done() || world.failed.load(); });
+  template <class Done, class Words>
+  void wait(const Done& done, const Words& words) const {
     if (done()) return;
-    world.throw_if_failed();
-    throw timed_out(describe(), *options);
+    const World& world = *group->world;
+    WaitWatch watch(*options->waiting);
+    while (!group->bell(rank).wait_for(watch.until_next(), [&] { return done() || world.failed.load(); }))
+      watch.look(words);
+    if (!done()) world.throw_if_failed();
   }
 };
 
@@ -108,7 +110,7 @@ class MessageRequest final : public Request {
     while (!waiter_.group->bell(waiter_.rank).wait_for(std::chrono::hours(1), [&] { return done(); })) continue;
   }
   void wait() override {
-    waiter_.wait([&] { return done(); }, [&] { return describe(); });
+    waiter_.wait([&] { return done(); }, [&] { return words(); });
   }
   bool test() override {
     if (done()) return true;
@@ -123,9 +125,10 @@ class MessageRequest final : public Request {
     Lane& lane = waiter_.group->lanes.at({from, to, tag_});
     std::erase(sends_ ? lane.sends : lane.receives, message_);
   }
-  std::string describe() const {
-    return concat(sends_ ? "send of " : "receive of ", message_->region.bytes(), " bytes on ", waiter_.rank, " of ",
-                  waiter_.group->name, sends_ ? " to " : " from ", peer_, ", ", tag_);
+  WaitWords words() const {
+    return {waiter_.group->title(waiter_.rank), waiter_.group->title(peer_),
+            concat(sends_ ? "send of " : "receive of ", message_->region.bytes(), " bytes, ", words_of(tag_), ", in ",
+                   waiter_.group->name)};
   }
 
   Waiter waiter_;
@@ -147,10 +150,10 @@ class CollectiveRequest final : public Request {
     if (++collective_->left == static_cast<int>(collective_->posts.size())) waiter_.group->collectives.erase(number_);
   }
   void wait() override {
-    const auto describe = [&] { return this->describe(); };
-    waiter_.wait([&] { return collective_->all_here(); }, describe);
+    const auto words = [&] { return this->words(); };
+    waiter_.wait([&] { return collective_->all_here(); }, words);
     help();
-    waiter_.wait([&] { return collective_->done(); }, describe);
+    waiter_.wait([&] { return collective_->done(); }, words);
     wire_.unpack();
   }
   bool test() override {
@@ -166,13 +169,14 @@ class CollectiveRequest final : public Request {
   void help() {
     if (collective_->help()) waiter_.group->ring_all();
   }
-  std::string describe() const {
+  WaitWords words() const {
     const std::lock_guard lock(waiter_.group->world->mutex);
     std::string missing;
     for (std::size_t i = 0; i < collective_->posts.size(); ++i)
-      if (!collective_->posts[i].here) missing += concat(missing.empty() ? " for " : ", ", Rank{static_cast<int>(i)});
-    return concat(collective_->call.name(), " of ", collective_->call.bytes, " bytes on ", waiter_.rank, " of ",
-                  waiter_.group->name, " waiting", missing);
+      if (!collective_->posts[i].here)
+        missing += (missing.empty() ? "" : ", ") + waiter_.group->title(Rank{static_cast<int>(i)});
+    return {waiter_.group->title(waiter_.rank), missing.empty() ? "others to do their share" : missing,
+            concat(collective_->call.name(), " of ", collective_->call.bytes, " bytes, in ", waiter_.group->name)};
   }
 
   Waiter waiter_;
@@ -187,6 +191,7 @@ class ThreadCommunicator final : public Communicator {
       : Communicator(rank, static_cast<int>(group->world_ranks.size()), group->name, options),
         group_(std::move(group)) {}
 
+  std::string title(Rank rank) const override { return group_->title(rank); }
   Pending send(const Region& region, Rank to, Tag tag) override { return post(region, true, to, tag); }
   Pending receive(const Region& into, Rank from, Tag tag) override { return post(into, false, from, tag); }
 
@@ -336,7 +341,9 @@ void run_thread_ranks(int ranks, const std::function<void(Communicator&)>& body,
   for (int r = 0; r < ranks; ++r)
     threads.emplace_back([&, r] {
       try {
-        ThreadCommunicator communicator(group, Rank{r}, options);
+        CommunicatorOptions own = options;
+        own.waiting = nullptr;  // each rank waits for itself
+        ThreadCommunicator communicator(group, Rank{r}, own);
         body(communicator);
       } catch (...) {
         world->fail(std::current_exception());

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# several_hosts.sh MPIRUN TESSERA: ranks on several hosts are exact, and no fault of a host or link hangs the others,
+# leaves one behind, or takes the last checkpoint with it.
+set -u
+mpirun=$1
+tessera=$2
+. "$(dirname "$0")/hosts.sh"
+log=$hosts_work/log
+fail() { echo "FAILED: $*"; cat "$log"; exit 1; }
+small=(--model resnet_v1 --depth 8 --image-size 19x17 --num-classes 3)
+
+make_hosts 3
+
+# exact HOSTS FLAGS...: the plan, spread over these hosts, trains like one device. Ranks of one host talk through shared
+# memory, the others through the net.
+exact() {
+  local list=$1
+  shift
+  on_hosts "$list" "$tessera" verify "${small[@]}" --steps 2 --timeout 120 "$@" >"$log" 2>&1 || fail "$list: verify $*"
+  grep -q "^equal" "$log" || fail "$list: no verdict on $*"
+  echo "exact on $list: $*"
+}
+exact h1:2,h2:2 --batch-size 2 --grid 2x2
+exact h1:1,h2:2,h3:1 --batch-size 4 --parts 2 --split-size 2 --grid 3x1 --halo-D2
+exact h1:2,h2:2 --batch-size 2 --replicas 4 --grad-sync hierarchical --clip-norm 0.1
+exact h1:1,h2:1,h3:1 --batch-size 4 --parts 2 --split-size 3 --schedule chimera
+limit h2 100mbit
+exact h1:1,h2:1 --batch-size 2 --grid 1x2
+limit h2 10gbit
+
+# alive HOST...: how many processes are left there.
+alive() {
+  local host count=0
+  for host in "$@"; do count=$((count + $(ip netns pids "$hosts_tag$host" | wc -l))); done
+  echo $count
+}
+# nobody_left SECONDS: all processes on all hosts end within that time.
+nobody_left() {
+  local start=$SECONDS
+  while [ "$(alive "${hosts[@]}")" != 0 ]; do
+    [ $((SECONDS - start)) -lt "$1" ] || fail "after $1 s there are still $(alive "${hosts[@]}") processes"
+    sleep 0.5
+  done
+}
+# training HOSTS FLAGS...: starts a run that saves as it goes, and returns at its third checkpoint.
+saved=$hosts_work/saved
+training() {
+  local list=$1
+  shift
+  rm -rf "$saved"
+  on_hosts "$list" "$tessera" train "${small[@]}" --batch-size 4 --steps 1000000 --checkpoint-dir "$saved" \
+    --checkpoint-every 2 --keep 2 --timeout 20 "$@" >"$log" 2>&1 &
+  job=$!
+  for _ in $(seq 1800); do
+    [ "$(find "$saved" -maxdepth 1 -name 'step*' 2>/dev/null | sort | tail -1 | tr -dc 0-9 | sed 's/^0*//')" -ge 6 ] 2>/dev/null && return
+    kill -0 $job 2>/dev/null || fail "the run ended before anything was done to it"
+    sleep 0.1
+  done
+  fail "no third checkpoint after 180 s"
+}
+# goes_on WORDS: what was saved last is whole, and a run on one host goes on from it.
+goes_on() {
+  on_hosts h1:2 "$tessera" train "${small[@]}" --batch-size 4 --replicas 1 --grid 1x2 --checkpoint-dir "$saved" \
+    --resume auto --steps 100000 --timeout 60 --verbose >"$log" 2>&1 &
+  local run=$!
+  for _ in $(seq 1200); do
+    grep -q "^step " "$log" && break
+    kill -0 $run 2>/dev/null || break
+    sleep 0.1
+  done
+  grep -q "^step " "$log" || fail "$1: --resume auto on fewer hosts does not go on"
+  ip netns pids "${hosts_tag}h1" | xargs -r kill -KILL
+  wait $run
+  nobody_left 20
+  echo "$1: nobody left behind, and the run went on with one host"
+}
+
+# A link that goes down in the middle of a step: silence on the line, for everybody.
+training h1:2,h2:2 --grid 2x2
+link h2 down
+nobody_left 90
+wait $job && fail "the run ended as if all were well"
+grep -q "rank [0-9] on host h[12] has waited .* for rank [0-9] on host h[12]" "$log" || fail "no line said who waits for whom"
+link h2 up
+goes_on "a link down"
+
+# A host that is gone at once.
+training h1:2,h2:1 --split-size 2 --grid 2x1
+ip netns pids "${hosts_tag}h2" | xargs -r kill -KILL
+nobody_left 60
+wait $job && fail "the run ended as if all were well"
+grep -q "h2" "$log" || fail "no message names the host that is gone"
+goes_on "a host killed"
