@@ -88,7 +88,12 @@ std::vector<std::string> flags_from_file(const CLI::App& command, const std::str
 
 std::vector<std::string> flags_from_run(const CLI::App& command, const Options& options) {
   const CheckpointOptions& o = options.checkpoints;
-  const auto description = find_description(o.resume == "auto" ? o.dir : o.resume);
+  std::optional<RunDescription> description;
+  try {
+    description = find_description(o.resume == "auto" ? o.dir : o.resume);
+  } catch (const Error&) {
+    // Whoever reads the checkpoint will say what is wrong with it.
+  }
   if (!description) return {};
   const auto gives_any_of = [&](const Names& names) {
     return std::ranges::any_of(names, [&](const std::string& name) { return options.has(name); });

@@ -161,6 +161,11 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
       data.open(job.graph.label_kind() == LabelKind::pixel);
   });
   problems.throw_if_any();
+  const bool pixels = job.graph.label_kind() == LabelKind::pixel;
+  require(o.evaluation.best != "auc" || (!pixels && o.model.classes == 2),
+          "--keep-best auc is for images of two classes; use --keep-best accuracy or loss");
+  require(o.evaluation.best != "mean_iou" || pixels,
+          "--keep-best mean_iou is for networks that label pixels; use --keep-best accuracy or loss");
   job.transport = chosen_transport(wish, facts);
   if (wish.cuda) job.transport_words = transport_words(facts, job.transport);
 

@@ -7,6 +7,7 @@
 #include "evaluation.h"
 #include "run.h"
 #include "run_log.h"
+#include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/io/trace.h"
 
@@ -26,11 +27,23 @@ void describe(const Options& options, const Job& job, const Start& start) {
   std::fflush(stdout);
 }
 
+// What the checkpoint says of itself, where the run goes on from one. What is wrong with it, or changes the numbers,
+// find_start() will say.
+void take_description_of_run(Options& options) {
+  const CheckpointOptions& o = options.checkpoints;
+  if (o.resume.empty()) return;
+  try {
+    take_description(options, o.resume == "auto" ? o.dir : o.resume, [](const std::string&) {});
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
 void run_train(Options& options, const ModelRegistry& models, const Launch& launch) {
-  if (const CheckpointOptions& o = options.checkpoints; !o.resume.empty())
-    take_description(options, o.resume == "auto" ? o.dir : o.resume, [](const std::string&) {});  // find_start() warns
+  take_description_of_run(options);
   const Job job = make_job(options, models, launch);
   launch.told([&] {
     check_writable("--json", options.json);

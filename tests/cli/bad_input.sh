@@ -134,7 +134,7 @@ mkdir -p "$work/many"
 for i in 0 1 2 3 4 5 6 7 8 9; do mkdir "$work/many/$i" && cp "$work/data/train/a/1.ppm" "$work/many/$i"; done
 expect 2 "has 10 classes (0, 1, 2, 3, ...), and --num-classes is 3" "use --num-classes 10" -- \
   "$tessera" train --datapath "$work/many" --num-classes 3 --image-size 16
-head -c 400 /dev/zero | { printf 'PK\003\004'; cat; } >"$work/old.pth"
+head -c 400 /dev/zero | { printf 'PK\003\004\000\000\010\010'; cat; } >"$work/old.pth"
 expect 2 "PyTorch checkpoint" "save_file" -- "${train[@]}" --init-from "$work/old.pth"
 
 files=("$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16 --num-classes 2 --app medical)

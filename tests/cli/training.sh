@@ -43,6 +43,9 @@ expect 0 "stopped early: 2 evaluations without a better loss" "after step 2" -- 
 expect 2 "--early-stop" "--eval-every" -- "${train[@]}" --early-stop 2
 expect 2 "--keep-best needs" -- "${train[@]}" --eval-every 2 --keep-best loss
 
+expect 2 "--keep-best auc is for images of two classes" -- "${train[@]}" --eval-every 2 --keep-best auc --checkpoint-dir x
+expect 2 "--keep-best mean_iou" -- "${train[@]}" --eval-every 2 --keep-best mean_iou --checkpoint-dir x
+
 expect 0 "p.csv" -- "$tessera" predict held -o p.csv --logits
 head -1 p.csv | grep -q "^index,label,predicted,p_0,p_1,p_2,logit_0,logit_1,logit_2$" || fail "columns: $(head -1 p.csv)"
 

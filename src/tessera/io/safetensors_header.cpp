@@ -107,15 +107,17 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 
 std::int64_t safetensors_header_bytes(std::uint64_t first, std::int64_t file_bytes, const std::string& file) {
   if (file_bytes < 8) throw Error(concat(file, " has ", file_bytes, " bytes: too few for a safetensors file"));
-  // What torch.save() writes: a zip file, or in older versions a bare pickle of protocol 2 to 5.
+  const bool too_long = first > static_cast<std::uint64_t>(longest_safetensors_header);
+  // What torch.save() writes: a zip file, or in older versions a bare pickle of protocol 2 to 5. A header of 640 bytes
+  // begins like a pickle, too, but no header is as long as what follows in one.
   const bool zip = (first & 0xffffffff) == 0x04034b50;
   const bool pickle = (first & 0xff) == 0x80 && (first >> 8 & 0xff) >= 2 && (first >> 8 & 0xff) <= 5;
-  if (zip || pickle)
+  if (too_long && (zip || pickle))
     throw Error(concat(file,
                        " is a PyTorch checkpoint (a pickle), which can run code when it is opened; convert it in ",
                        "Python: from safetensors.torch import save_file; save_file(torch.load('", file,
                        "', weights_only=True), 'weights.safetensors')"));
-  if (first > static_cast<std::uint64_t>(longest_safetensors_header))
+  if (too_long)
     throw Error(concat(file, " is not a safetensors file: its header would have ", first, " bytes, more than ",
                        longest_safetensors_header));
   const auto bytes = static_cast<std::int64_t>(first);

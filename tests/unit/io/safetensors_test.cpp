@@ -293,5 +293,12 @@ TEST_F(Safetensors, DamagedAtRandomAreReadOrRefusedButNeverCrash) {
   EXPECT_LT(refused, 3000);
 }
 
+TEST(SafetensorsHeader, TellsAPickleFromAHeaderOf640Bytes) {
+  constexpr std::uint64_t six_hundred_forty = 0x0280, zip = 0x0808'0000'0403'4b50, pickle = 0x8a0a'6cfc'9c46'0280;
+  EXPECT_EQ(safetensors_header_bytes(six_hundred_forty, 10'000, "f"), 640);
+  for (const std::uint64_t first : {zip, pickle})
+    EXPECT_THAT(test::error_of([&] { safetensors_header_bytes(first, 10'000, "f"); }), HasSubstr("PyTorch checkpoint"));
+}
+
 }  // namespace
 }  // namespace tessera
