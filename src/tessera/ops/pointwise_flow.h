@@ -93,6 +93,7 @@ class PointwiseFlow final : public Kernel {
     std::vector<at::Tensor> all;
     for (std::size_t t = 0; t < terms().size(); ++t)
       if (live(t)) all.push_back(own_sums(args, t).flatten());
+    if (all.empty()) return {};
     return {all.size() == 1 ? all[0] : at::cat(all)};
   }
 
