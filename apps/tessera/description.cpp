@@ -1,6 +1,6 @@
 #include "description.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "data_sets.h"
 #include "flags.h"
