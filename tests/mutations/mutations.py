@@ -11,6 +11,7 @@ EXCHANGE = "src/tessera/comm/exchange.cpp"
 LAYOUT = "src/tessera/plan/layout.cpp"
 PLAN = "src/tessera/plan/plan.cpp"
 NORM = "src/tessera/ops/pointwise.cpp"
+EXECUTOR = "src/tessera/runtime/executor.cpp"
 TRAINER = "src/tessera/runtime/trainer.cpp"
 SYNC = "src/tessera/runtime/gradient_sync.cpp"
 SCHEDULE = "src/tessera/schedule/pipelines.cpp"
@@ -49,21 +50,24 @@ FAULTS = [
     Fault("fused blocks share a margin with the next group", LAYOUT,
           "group_of(n) == group_of(v); });", "group_of(n) <= group_of(v) + 1; });"),
     # Batch norm.
-    Fault("a norm for each tile", NORM,
-          "    const auto all = combined(mine, args.pass.groups);\n", "    const auto& all = mine;\n"),
-    Fault("a norm's gradient for each tile", NORM,
-          "  finish_agreement(group->all_reduce(all), groups, meanwhile);\n", ""),
+    Fault("a norm for each tile", EXECUTOR,
+          "if (group == nullptr || !offer.data.defined()) return agreed_alone(offer);",
+          "if (group == nullptr || !offer.data.defined() || offer.how == Offer::How::gather) return agreed_alone(offer);"),
+    Fault("a norm's gradient for each tile", EXECUTOR,
+          "if (group == nullptr || !offer.data.defined()) return agreed_alone(offer);",
+          "if (group == nullptr || !offer.data.defined() || offer.how != Offer::How::gather) return agreed_alone(offer);"),
     Fault("the unbiased variance in the normalisation", NORM,
-          "std::sqrt(m.m2[c] / count +", "std::sqrt(m.m2[c] / (count - 1) +"),
+          "std::sqrt(m2[g] / count +", "std::sqrt(m2[g] / (count - 1) +"),
     Fault("the biased variance in the running one", NORM,
-          "variance[c] = m.m2[c] / (count - 1);", "variance[c] = m.m2[c] / count;"),
+          "for (double& v : m2) v /= count - 1;", "for (double& v : m2) v /= count;"),
+    Fault("tiles weigh the same in a norm, however large", NORM,
+          "delta * delta * count * from[0] / total;", "delta * delta * count / 2;"),
     Fault("statistics of the micros weighted in the wrong order", NORM,
           "static_cast<double>(s.micros - 1 - s.micro))", "static_cast<double>(s.micro))"),
     Fault("the gradient of a norm's scale counted once per rank", NORM,
-          "to_tensor(own[n].gx)", "to_tensor(total[n].gx)"),
+          "weight_gradient[i] += s[channels + i] * inverse;", "weight_gradient[i] += (t ? t : s)[channels + i] * inverse;"),
     Fault("pixels computed twice count twice in the norm's gradient", NORM,
-          "    if (statistics) return loops::affine_gradient(g, term, k, options, dx);\n",
-          "    if (statistics || !mask) return loops::affine_gradient(g, term, k, options, dx);\n"),
+          "{row(0), statistics ? row(1) : zero, statistics ? row(2) : zero}", "{row(0), row(1), row(2)}"),
     Fault("every member hands in the running statistics", TRAINER,
           "w.place.member == 0 && first_of_replicas ? 1 : 0;", "first_of_replicas ? 1 : 0;"),
     Fault("every replica hands in the running statistics", TRAINER,
