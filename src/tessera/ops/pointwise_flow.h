@@ -61,6 +61,9 @@ class PointwiseFlow final : public Kernel {
       Normed normed;
       if (live(t) && !args.pass.evaluating) {
         const std::int64_t units = units_of(t, args.owned), length = units * moments_length(t);
+        // Alone, a rank knows how many numbers there are without asking its device.
+        if (args.agreed.size(0) == 1)
+          require_numbers(args.owned.volume() / units * channels() / ((moments_length(t) - 1) / 2), terms()[t]);
         normed = Passes::normalise(terms()[t], args.agreed.narrow(1, at, length), units, args.pass.statistics);
         at += length;
       } else {
