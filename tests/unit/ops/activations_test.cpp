@@ -26,9 +26,9 @@ const std::vector<Row> table{
     {{ActivationKind::gelu_tanh}, [](const auto& x) { return torch::gelu(x, "tanh"); }},
     {{ActivationKind::sigmoid}, [](const auto& x) { return torch::sigmoid(x); }},
     {{ActivationKind::tanh}, [](const auto& x) { return torch::tanh(x); }},
-    // In double, torch's own has a slope of 1/6 in float32.
+    // In double, torch's own of these two take 1/6 in float32, on some devices.
     {{ActivationKind::hard_sigmoid}, [](const auto& x) { return torch::relu6(x + 3) / 6; }},
-    {{ActivationKind::hard_swish}, [](const auto& x) { return torch::hardswish(x); }},
+    {{ActivationKind::hard_swish}, [](const auto& x) { return x * torch::relu6(x + 3) / 6; }},
     {{ActivationKind::mish}, [](const auto& x) { return torch::mish(x); }},
     {{ActivationKind::softsign}, [](const auto& x) { return x / (1 + x.abs()); }},
 };
@@ -107,8 +107,8 @@ TEST_P(Activations, KinksAndLargeNumbersAreTorchs) {
       const auto [expected_y, expected_slope] = expected(x);
       for (std::int64_t i = 0; i < x.size(0); ++i) {
         const double at = x[i].item<double>();
-        // Here torch has two answers, one for vectors and one for single numbers.
-        if (GetParam().activation.kind == ActivationKind::hard_swish && at == 3) continue;
+        // Where two pieces meet, either slope is right.
+        if (GetParam().activation.kind == ActivationKind::hard_swish && std::abs(at) == 3) continue;
         const double size = std::max(1.0, std::abs(expected_y[i].item<double>()));
         EXPECT_NEAR(y[i].item<double>(), expected_y[i].item<double>(), most * size) << "value at " << at;
         EXPECT_NEAR(slope[i].item<double>(), expected_slope[i].item<double>(), most) << "slope at " << at;
