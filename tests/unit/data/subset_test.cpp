@@ -40,9 +40,9 @@ TEST(Thumbnail, OfAnImageHasItsColours) {
   EXPECT_EQ(small.sizes(), (std::vector<std::int64_t>{10, 15, 3}));
   const at::Tensor whole = at::zeros({3, 40, 60}, at::kDouble);
   all->read(1, {0, 40}, {0, 60}, whole);
-  const at::Tensor bytes = (whole * 0.25 + 0.5).clamp(0, 1).mul(255).mean({1, 2});
-  EXPECT_TRUE(at::allclose(small.to(at::kDouble).mean({0, 1}), bytes, 0, 8))
-      << small.to(at::kDouble).mean({0, 1}) << bytes;
+  const at::Tensor bytes = (whole * 0.25 + 0.5).clamp(0, 1).mul(255).mean(at::IntArrayRef({1, 2}));
+  EXPECT_TRUE(at::allclose(small.to(at::kDouble).mean(at::IntArrayRef({0, 1})), bytes, 0, 8))
+      << small.to(at::kDouble).mean(at::IntArrayRef({0, 1})) << bytes;
 }
 
 }  // namespace
