@@ -34,7 +34,7 @@ struct Sketch {
 };
 
 struct Word {
-  const char* kind;
+  const char* kind;  ///< of an operation that it adds
   int weight;
   std::function<Value(Sketch&, Value)> add;
 };
@@ -105,38 +105,38 @@ const std::vector<Word>& words() {
        [](Sketch& s, Value x) {
          return s.graph.conv_transpose(x, {.out = 4, .scale = s.pair(1, 2)}, s.name("up"));
        }},
-      {"conv_transpose_overlapping", 1,
+      {"conv_transpose", 1,
        [](Sketch& s, Value x) {
          return s.graph.conv_transpose(x, {.out = 4, .scale = 2, .kernel = s.pair(2, 4), .pad = s.pair(0, 1)},
                                        s.name("up"));
        }},
-      {"depthwise_conv", 2,
+      {"conv", 2,
        [](Sketch& s, Value x) {
          const std::int64_t c = s.channels(x), k = s.dice.one_of<std::int64_t>({3, 5, 7});
          return s.graph.conv(x, {.out = c, .kernel = k, .pad = k / 2, .groups = c}, s.name("conv"));
        }},
-      {"activate", 5, [](Sketch& s, Value x) { return s.graph.activate(x, any_activation(s)); }},
-      {"norm_and_activation", 4,
+      {"mish", 5, [](Sketch& s, Value x) { return s.graph.activate(x, any_activation(s)); }},
+      {"batch_norm", 4,
        [](Sketch& s, Value x) { return s.graph.activate(s.graph.batch_norm(x, s.name("norm")), any_activation(s)); }},
       {"group_norm", 2,
        [](Sketch& s, Value x) { return s.graph.group_norm(x, s.name("norm"), {.groups = s.dice.number(1, 3)}); }},
       {"instance_norm", 1, [](Sketch& s, Value x) { return s.graph.instance_norm(x, s.name("norm")); }},
       {"layer_norm", 1, [](Sketch& s, Value x) { return s.graph.layer_norm(x, s.name("norm")); }},
-      {"frozen_norm", 1, [](Sketch& s, Value x) { return s.graph.batch_norm(x, s.name("norm"), {.frozen = true}); }},
+      {"batch_norm", 1, [](Sketch& s, Value x) { return s.graph.batch_norm(x, s.name("norm"), {.frozen = true}); }},
       {"scale", 1, [](Sketch& s, Value x) { return s.graph.scale(x, s.name("scale"), {.start = 0.5}); }},
       {"prelu", 1, [](Sketch& s, Value x) { return s.graph.prelu(x, s.name("prelu"), s.dice.chance(0.5)); }},
       {"multiply", 2, [](Sketch& s, Value x) { return s.graph.multiply(x, s.partner(x, /*same_channels=*/true)); }},
-      {"squeeze_and_excite", 2, [](Sketch& s, Value x) { return gate(s, x, /*of_positions=*/true); }},
-      {"attention_gate", 1, [](Sketch& s, Value x) { return gate(s, x, /*of_positions=*/false); }},
+      {"global_avg_pool", 2, [](Sketch& s, Value x) { return gate(s, x, /*of_positions=*/true); }},
+      {"sigmoid", 1, [](Sketch& s, Value x) { return gate(s, x, /*of_positions=*/false); }},
       {"pad", 1, any_pad},
       {"resize", 1, any_resize},
-      {"adaptive_pool", 1,
+      {"adaptive_max_pool", 1,
        [](Sketch& s, Value x) { return s.graph.adaptive_pool(x, {.size = s.pair(4, 12), .max = s.dice.chance(0.4)}); }},
       {"slice_channels", 1,
        [](Sketch& s, Value x) { return s.graph.slice_channels(x, 1, std::max<std::int64_t>(2, s.channels(x) - 2)); }},
       {"channel_shuffle", 1, [](Sketch& s, Value x) { return s.graph.channel_shuffle(x, 2); }},
-      {"dropout_of_channels", 1, [](Sketch& s, Value x) { return s.graph.dropout(x, 0.25, DropoutOf::channels); }},
-      {"dropout_of_samples", 1, [](Sketch& s, Value x) { return s.graph.dropout(x, 0.25, DropoutOf::samples); }},
+      {"dropout", 1, [](Sketch& s, Value x) { return s.graph.dropout(x, 0.25, DropoutOf::channels); }},
+      {"dropout", 1, [](Sketch& s, Value x) { return s.graph.dropout(x, 0.25, DropoutOf::samples); }},
       {"upsample", 1, [](Sketch& s, Value x) { return s.graph.upsample(x); }},
       {"batch_norm", 5, [](Sketch& s, Value x) { return s.graph.batch_norm(x, s.name("norm")); }},
       {"relu", 5, [](Sketch& s, Value x) { return s.graph.relu(x); }},

@@ -149,6 +149,12 @@ torch::Tensor resized(const ReferenceArgs& a) {
 
 std::vector<std::int64_t> sizes_of(const ReferenceArgs& a) { return {a.node.shape.height, a.node.shape.width}; }
 
+// Torch 1.13 has no derivative of its own channel_shuffle.
+torch::Tensor dealt(const ReferenceArgs& a) {
+  const std::int64_t groups = a.op<ChannelShuffle>().groups;
+  return a.x().unflatten(1, IntArrayRef{groups, a.x().size(1) / groups}).transpose(1, 2).flatten(1, 2);
+}
+
 double parameter_of(const ReferenceArgs& a) { return a.op<Activate>().activation.parameter; }
 
 std::map<std::string, Reference, std::less<>> built_in() {
@@ -183,7 +189,7 @@ std::map<std::string, Reference, std::less<>> built_in() {
       {"concat", [](A a) { return torch::cat(a.inputs, 1); }},
       {"slice_channels",
        [](A a) { return a.x().narrow(1, a.op<SliceChannels>().first, a.op<SliceChannels>().count); }},
-      {"channel_shuffle", [](A a) { return torch::channel_shuffle(a.x(), a.op<ChannelShuffle>().groups); }},
+      {"channel_shuffle", dealt},
       {"pad", padded_by},
       {"resize", resized},
       {"adaptive_avg_pool", [](A a) { return torch::adaptive_avg_pool2d(a.x(), sizes_of(a)); }},
