@@ -40,8 +40,8 @@ endfunction()
 set(TESSERA_TEST_TIMEOUT 900)
 
 # A test's own code is compiled more often than it is run; what it tests is optimised. -fPIE is how CMake compiles programs:
-# the headers that they read must be compiled so, too.
-set(TESSERA_TEST_OPTIONS -O0 -fPIE)
+# the headers that they read must be compiled so, too. And with torch's definitions, whether a test knows torch or not.
+set(TESSERA_TEST_OPTIONS -O0 -fPIE ${TORCH_FLAGS} ${OpenMP_CXX_FLAGS})
 
 # tessera_test(NAME SOURCES... USES room...): a GoogleTest program, run as one ctest test, on thread ranks.
 function(tessera_test name)

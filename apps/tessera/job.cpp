@@ -1,5 +1,7 @@
 #include "job.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -13,7 +15,7 @@
 #include "tessera/base/text.h"
 #include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/runtime/device.h"
-#include "tessera/runtime/footprint.h"
+#include "tessera/runtime/workspaces.h"
 
 namespace tessera {
 namespace {
@@ -102,30 +104,42 @@ void check_network(const Graph& graph, const Options& o) {
 }
 
 void check_memory(const Job& job, const Options& o) {
-  const MemoryNeeds needs = memory_needs(job, o);
-  const auto most = std::max_element(needs.begin(), needs.end()) - needs.begin();
-  const auto bytes = static_cast<std::int64_t>(needs[static_cast<std::size_t>(most)]);
+  const auto needs = memory_needs(job, o);
+  const auto less = [](const Footprint& a, const Footprint& b) { return a.peak() < b.peak(); };
+  const auto most = std::max_element(needs.begin(), needs.end(), less) - needs.begin();
+  const auto bytes = static_cast<std::int64_t>(needs[static_cast<std::size_t>(most)].peak());
   if (bytes <= static_cast<std::int64_t>(*o.memory_limit)) return;
   std::vector<std::string> stages;
   for (const auto& place : job.plan.places_of(static_cast<int>(most)))
     stages.push_back(concat(place.stage, place.direction == Direction::up ? " of the direction up" : ""));
   throw UsageError(concat(
-      "rank ", most, " needs about ", human_bytes(bytes), " for stage ", join(stages, " and stage "),
-      ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)),
-      "; use more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
+      "rank ", most, " needs ", human_bytes(bytes), " for stage ", join(stages, " and stage "),
+      ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)), "; use ",
+      o.recompute == "block" ? "" : "--recompute block, ",
+      "more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
       job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction" : ", or --balance-by memory"));
 }
 
 }  // namespace
 
-MemoryNeeds memory_needs(const Job& job, const Options& o) {
+std::vector<Footprint> memory_needs(const Job& job, const Options& o) {
   const std::string& rule = o.train.optimizer.name;
-  const int states = rule != "sgd" ? 2 : o.train.optimizer.momentum != 0 ? 1 : 0;
-  return predicted_memory(job.plan, job.graph,
-                          {.element_bytes = static_cast<double>(element_bytes(o)),
-                           .states = states,
+  FootprintOptions options{.element_bytes = element_bytes(o),
+                           .states = rule != "sgd"                     ? 2
+                                     : o.train.optimizer.momentum != 0 ? 1
+                                                                       : 0,
                            .common = job.common_copies,
-                           .recompute = o.train.recompute});
+                           .packed = job.plan.ranks() > job.plan.ranks_per_node,
+                           .batches_ahead = o.train.loader_workers > 0 ? 2 : 0,
+                           .recompute = o.train.recompute};
+  if (o.device != "cpu") return predicted_memory(job.plan, job.graph, options);
+  // What kernels take depends on their threads.
+  const int threads = at::get_num_threads();
+  at::set_num_threads(job.threads[0]);
+  options.workspace = kernel_workspaces(job.graph, o.train.activations());
+  auto needs = predicted_memory(job.plan, job.graph, options);
+  at::set_num_threads(threads);
+  return needs;
 }
 
 Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
@@ -135,8 +149,14 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   settle_kind(o);
   Problems problems;
   const DeviceWish wish = device_wish(o);
+  // A plan for GPUs may be made where there are none: each rank is then taken to have one of its own.
   const DeviceFacts facts =
-      device_facts(wish, launch.world(), launch.world() ? launch.rank_on_machine(*launch.world()) : 0);
+      o.planning ? DeviceFacts{.cuda_built = true,
+                               .nccl_built = true,
+                               .bfloat16 = true,
+                               .ranks_are_processes = true,
+                               .own_gpus = true}
+                 : device_facts(wish, launch.world(), launch.world() ? launch.rank_on_machine(*launch.world()) : 0);
   for (const std::string& problem : device_problems(wish, facts)) problems.add(problem);
   check_values(o, problems);
   problems.absorb([&] { check_plan_options(o.plan); });

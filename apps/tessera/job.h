@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "options.h"
+#include "tessera/schedule/footprint.h"
 
 namespace tessera {
 
@@ -32,9 +33,8 @@ struct Job {
   bool may_wait_for_gpus() const { return transport == Transport::mpi || plan.ranks() == 1; }
 };
 
-/// Bytes that each rank of a replica needs, about.
-using MemoryNeeds = std::vector<double>;
-MemoryNeeds memory_needs(const Job& job, const Options& options);
+/// By rank of a replica.
+std::vector<Footprint> memory_needs(const Job& job, const Options& options);
 
 /// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.
 /// Collective over the processes of the launch.

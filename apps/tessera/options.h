@@ -52,6 +52,7 @@ struct Options {
   std::string app;         ///< empty: what --datapath holds; synthetic without one
   std::string datapath;
   std::vector<std::string> class_names;
+  bool planning = false;  ///< nothing is run: what the machine has does not matter
   std::string on_bad_image = "fail";
   std::int64_t synthetic_images = 4096;
   std::vector<double> mean{0.485, 0.456, 0.406}, deviation{0.229, 0.224, 0.225};

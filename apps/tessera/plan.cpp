@@ -9,17 +9,20 @@ namespace tessera {
 
 void run_plan(Options& options, const ModelRegistry& models, const Launch& launch) {
   options.on_bad_image = "fail";  // no image is read
+  options.planning = true;
   const Job job = make_job(options, models, launch);
   if (!launch.speaks()) return;
   fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
   if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
-  Table memory({"rank", "stages", "memory, estimated"});
-  const MemoryNeeds needs = memory_needs(job, options);
+  Table memory({"rank", "stages", "parameters", "images", "activations", "memory"});
+  const auto needs = memory_needs(job, options);
+  const auto bytes = [](double b) { return human_bytes(static_cast<std::int64_t>(b)); };
   for (std::size_t r = 0; r < needs.size(); ++r) {
     std::vector<std::string> stages;
     for (const auto& place : job.plan.places_of(static_cast<int>(r)))
       stages.push_back(fmt::format("{}{}", place.stage, place.direction == Direction::up ? "'" : ""));
-    memory.row({std::to_string(r), join(stages, " "), human_bytes(static_cast<std::int64_t>(needs[r]))});
+    memory.row({std::to_string(r), join(stages, " "), bytes(needs[r].parameters), bytes(needs[r].images),
+                bytes(needs[r].activations), bytes(needs[r].peak())});
   }
   fmt::print("\n{}", memory.str());
   if (options.timeline)
@@ -47,7 +50,7 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
   }
   if (!options.json.empty()) {
     check_writable("--json", options.json);
-    write_plan(options.json, job.plan, job.graph);
+    write_plan(options.json, job.plan, job.graph, needs, element_bytes(options));
   }
 }
 

@@ -96,7 +96,7 @@ for rank in range(5):  # a rank does one thing after the other
 P
 
 # An estimate of memory is printed, and a limit holds.
-says "memory, estimated" "$tessera" plan "${small[@]}" --split-size 2 --schedule gems-mast
-says "memory, estimated" "$tessera" plan "${small[@]}" --memory-limit 1GiB
+says "activations " "$tessera" plan "${small[@]}" --split-size 2 --schedule gems-mast
+says "activations " "$tessera" plan "${small[@]}" --memory-limit 1GiB
 
 echo "all runs are well"

@@ -6,9 +6,14 @@
 // Any other first word is a command of tessera, with the network "random" among the others: so the command lines that
 // are printed can be run again.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "child.h"
 #include "draw.h"
@@ -26,6 +31,9 @@ struct FuzzOptions {
   std::uint64_t seed = 0;
   std::string program;
   std::string mpirun;       ///< empty: ranks are threads
+  std::string device;       ///< empty: as tessera takes it by itself
+  int jobs = 1;             ///< plans that are tried at once
+  double last = 1e9;        ///< seconds after which no new plan is tried
   double seconds = 300;     ///< that a plan may take
   int shrink_budget = 100;  ///< plans that are tried to make one smaller
   DrawOptions draw;
@@ -83,17 +91,28 @@ void report_failure(const Flags& flags, const Trial& trial, const FuzzOptions& o
 int fuzz(const FuzzOptions& options) {
   const ModelRegistry models = models_with_random();
   Survey survey;
-  for (std::int64_t i = 0; i < options.plans; ++i) {
-    const Flags flags = draw_plan(options.seed, i, options.draw, models);
-    const Trial trial = tried(flags, options);
-    survey.add(flags, trial.outcome);
-    if (std::getenv("TESSERA_FUZZ_VERBOSE"))
-      std::printf("%lld %s: %s\n%s", static_cast<long long>(i), name_of(trial.outcome), reproduction(flags).c_str(),
-                  trial.outcome == Outcome::refused ? trial.output.c_str() : "");
-    if (is_fault(trial.outcome)) report_failure(flags, trial, options);
-    if ((i + 1) % 50 == 0) std::printf("%lld plans: %s\n", static_cast<long long>(i + 1), survey.totals().c_str());
-    std::fflush(stdout);
-  }
+  std::atomic<std::int64_t> next{0};
+  std::int64_t done = 0;
+  std::mutex mutex;  // of the survey and of what is printed
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.last);
+  const auto work = [&] {
+    for (std::int64_t i = next++; i < options.plans && std::chrono::steady_clock::now() < end; i = next++) {
+      Flags flags = draw_plan(options.seed, i, options.draw, models);
+      if (!options.device.empty()) flags["--device"] = options.device;
+      const Trial trial = tried(flags, options);
+      const std::lock_guard lock(mutex);
+      survey.add(flags, trial.outcome);
+      if (std::getenv("TESSERA_FUZZ_VERBOSE"))
+        std::printf("%lld %s: %s\n%s", static_cast<long long>(i), name_of(trial.outcome), reproduction(flags).c_str(),
+                    trial.outcome == Outcome::refused ? trial.output.c_str() : "");
+      if (is_fault(trial.outcome)) report_failure(flags, trial, options);
+      if (++done % 50 == 0) std::printf("%lld plans: %s\n", static_cast<long long>(done), survey.totals().c_str());
+      std::fflush(stdout);
+    }
+  };
+  std::vector<std::thread> workers;
+  for (int job = 0; job < options.jobs; ++job) workers.emplace_back(work);
+  for (std::thread& worker : workers) worker.join();
   std::printf("%s\n%s of seed %llu, ranks as %s\n", survey.table().c_str(), survey.totals().c_str(),
               static_cast<unsigned long long>(options.seed), options.mpirun.empty() ? "threads" : "processes");
   if (survey.refused_share() > options.most_refused) {
@@ -115,6 +134,12 @@ std::optional<FuzzOptions> parsed(const std::vector<std::string>& words) {
     const std::string &flag = words[i], &value = words[i + 1];
     if (flag == "--mpirun")
       o.mpirun = value;
+    else if (flag == "--device")
+      o.device = value;
+    else if (flag == "--for")
+      o.last = std::atof(value.c_str());
+    else if (flag == "--jobs")
+      o.jobs = std::max(1, std::atoi(value.c_str()));
     else if (flag == "--seconds")
       o.seconds = std::atof(value.c_str());
     else if (flag == "--max-ranks")
@@ -134,7 +159,8 @@ int main(int argc, char** argv) {
   if (argc < 2 || words[1] != "fuzz") return tessera::run_program(argc, argv, models_with_random());
   const auto options = parsed(words);
   if (!options) {
-    std::printf("random_plans fuzz N SEED [--mpirun PROGRAM] [--seconds LIMIT] [--max-ranks RANKS]\n");
+    std::printf("random_plans fuzz N SEED [--mpirun PROGRAM] [--seconds LIMIT] [--max-ranks RANKS]\n"
+                "                         [--device cpu|cuda] [--jobs PLANS_AT_ONCE] [--for SECONDS]\n");
     return 2;
   }
   // More ranks than cores, perhaps by the superuser in a container.

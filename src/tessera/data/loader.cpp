@@ -71,7 +71,11 @@ Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& o
   if (options.workers == 0) return;
   slots_.resize(static_cast<std::size_t>(options.prefetch_batches));
   try {
-    for (int i = 0; i < options.workers; ++i) workers_.emplace_back([this] { work(); });
+    for (int i = 0; i < options.workers; ++i)
+      workers_.emplace_back([this] {
+        const std::shared_ptr<void> scope = options_.worker_scope ? options_.worker_scope() : nullptr;
+        work();
+      });
   } catch (...) {
     stopping_ = true;  // No destructor runs for a half-made loader, and a joinable thread must not be dropped.
     worker_wakes_.notify_all();

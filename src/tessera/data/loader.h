@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +48,8 @@ struct LoaderOptions {
   int workers = 0;
   /// Batches under way or ready at one time, at least 1; read only when there are workers.
   int prefetch_batches = 2;
+  /// What each worker holds while it lives: whose memory its tensors count as, say.
+  std::function<std::shared_ptr<void>()> worker_scope = nullptr;
 };
 
 struct Batch {

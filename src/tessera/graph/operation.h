@@ -1,6 +1,6 @@
 // What every operation knows about itself without touching a tensor: shape, regions, parameters, cost, what backward
-// wants of forward, and whether ranks must agree on something in the middle of it. Nobody else decides by the type of an
-// operation. Its kernel is registered by `kind` in ops/, its reference in oracle/.
+// wants of forward, and whether ranks must agree on something in the middle of it. Nobody else decides by the type of
+// an operation. Its kernel is registered by `kind` in ops/, its reference in oracle/.
 #pragma once
 
 #include <cstdint>
@@ -71,6 +71,16 @@ struct Cost {
   double flops() const { return forward_flops + input_gradient_flops + weight_gradient_flops; }
 };
 
+/// Memory that the usual kernels of an operation take beside its inputs, its output and their gradients. Bytes.
+struct Workspace {
+  double saved = 0;  ///< kept from forward to backward
+  /// While they run.
+  double forward = 0, input_gradient = 0, weight_gradient = 0;
+  bool writes_in_place =
+      false;                  ///< forward writes into memory that it is given, though it is a part of something larger
+  bool shares_input = false;  ///< the output is the input's memory, seen otherwise; so are the gradients
+};
+
 /// What has a label: every image (classification), or every pixel, by a mask (segmentation).
 enum class LabelKind { image, pixel };
 
@@ -100,6 +110,8 @@ class Operation {
   virtual Shape output_shape(Shapes inputs) const = 0;
   virtual std::vector<ParameterSpec> parameters(Shapes inputs) const { return {}; }
   virtual Cost cost(Shapes inputs, const Box& out) const = 0;
+  /// For an output box, with numbers of so many bytes.
+  virtual Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const { return {}; }
 
   /// Which part of input `i` the output box needs. It may reach outside the image: that is padding.
   virtual Box input_box(const Box& out, std::size_t i, Shapes inputs) const { return out; }

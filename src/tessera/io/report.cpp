@@ -17,6 +17,8 @@
 #include "tessera/io/file.h"
 #include "tessera/io/json_file.h"
 #include "tessera/io/strict_json.h"
+#include "tessera/plan/layout.h"
+#include "tessera/schedule/simulator.h"
 
 namespace tessera {
 namespace {
@@ -259,8 +261,34 @@ void write_evaluation(const std::string& path, const Evaluation& result, const P
                     {"evaluation", evaluation_json(result)}});
 }
 
-void write_plan(const std::string& path, const Plan& plan, const Graph& graph) {
-  write_json(path, {{"tessera", build_json()}, {"plan", plan_json(plan, graph)}});
+void write_plan(const std::string& path, const Plan& plan, const Graph& graph, const std::vector<Footprint>& memory,
+                std::int64_t element_bytes) {
+  Json stages = Json::array(), ranks = Json::array();
+  const Layout layout = make_layout(graph, plan);
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    Cost cost;
+    for (int n = plan.stages[s].first_node; n < plan.stages[s].end_node; ++n)
+      cost += graph.cost(graph.node({n}), plan.micro_size());
+    const ExchangeCost exchange = exchange_cost(layout, graph, static_cast<int>(s));
+    stages.push_back({{"forward_flops", cost.forward_flops},
+                      {"input_gradient_flops", cost.input_gradient_flops},
+                      {"weight_gradient_flops", cost.weight_gradient_flops},
+                      {"exchanges", exchange.exchanges},
+                      {"messages", exchange.messages},
+                      {"exchanged_bytes", exchange.elements * element_bytes}});
+  }
+  for (const Footprint& m : memory)
+    ranks.push_back({{"parameter_bytes", m.parameters},
+                     {"image_bytes", m.images},
+                     {"activation_bytes", m.activations},
+                     {"bytes", m.peak()}});
+  const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));
+  write_json(path, {{"tessera", build_json()},
+                    {"plan", plan_json(plan, graph)},
+                    {"of_a_micro", stages},
+                    {"bubble", simulation.idle()},
+                    {"micros_alive", simulation.live_micros()},
+                    {"memory", ranks}});
 }
 
 void write_verification(const std::string& path, const VerifyReport& r, const Plan& plan, const Graph& graph) {

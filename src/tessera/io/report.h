@@ -8,6 +8,7 @@
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/evaluator.h"
 #include "tessera/runtime/trainer.h"
+#include "tessera/schedule/footprint.h"
 
 namespace tessera {
 
@@ -76,7 +77,9 @@ void write_run(const std::string& path, const RunReport& report, const Plan& pla
 /// evaluation.json of a log.
 void write_evaluation_at(const std::string& path, const RunReport::EvaluationAt& evaluation,
                          const std::vector<std::string>& class_names);
-void write_plan(const std::string& path, const Plan& plan, const Graph& graph);
+/// With what it costs: work and messages of each stage, the pipeline's bubble, the memory of each rank of a replica.
+void write_plan(const std::string& path, const Plan& plan, const Graph& graph, const std::vector<Footprint>& memory,
+                std::int64_t element_bytes);
 void write_evaluation(const std::string& path, const Evaluation& result, const Plan& plan, const Graph& graph);
 void write_verification(const std::string& path, const VerifyReport& report, const Plan& plan, const Graph& graph);
 

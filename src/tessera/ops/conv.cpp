@@ -2,6 +2,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
@@ -85,7 +86,7 @@ class ConvKernel final : public Kernel {
     at::Tensor dx = input_gradient(p, gradient.data);
     if (!p.whole.empty()) {
       const at::Tensor picked = dx;
-      dx = at::zeros(p.whole, dx.options()).contiguous(at::MemoryFormat::ChannelsLast);
+      dx = at::empty(p.whole, dx.options(), at::MemoryFormat::ChannelsLast).zero_();
       every_stride(dx).narrow(2, 0, picked.size(2)).narrow(3, 0, picked.size(3)).copy_(picked);
     }
     if (p.padded)
@@ -105,7 +106,46 @@ class ConvKernel final : public Kernel {
 
   bool has_weights() const override { return true; }
 
+  std::optional<Workspace> workspace(const Box& out, const Box& in) const override {
+    Workspace work;
+    const Box seen = intersect(op_.windows.input_of(out), input_.box(out.batch()));
+    const auto scratch = [&](ConvPass pass) {
+      return own_ && own_->pays(out, pass) ? own_->scratch(pass == ConvPass::input_gradient ? seen : out, pass)
+                                           : torch_scratch(out, in, pass);
+    };
+    work.forward = scratch(ConvPass::forward);
+    work.input_gradient = scratch(ConvPass::input_gradient);
+    work.weight_gradient = scratch(ConvPass::weight_gradient);
+    work.writes_in_place = own_ && own_->pays(out, ConvPass::forward);
+    return work;
+  }
+
  private:
+  // Bytes that torch takes, and what is done to its arguments beforehand.
+  double torch_scratch(const Box& out, const Box& in, ConvPass pass) const {
+    const auto bytes = static_cast<double>(c10::elementSize(parameters_.values[0].scalar_type()));
+    const double weights = bytes * static_cast<double>(parameters_.values[0].numel());
+    const double pixels = bytes * static_cast<double>(out.volume() * input_.channels);
+    const auto &rows = op_.windows.height, &columns = op_.windows.width;
+    const bool single = rows.kernel == 1 && columns.kernel == 1;
+    const bool picked = single && (rows.stride > 1 || columns.stride > 1) && by_onednn_;
+    double sum = picked ? pixels : 0;
+    // A part of the input that has gaps is copied first.
+    const Box needed = op_.windows.input_of(out), view = in.contains(needed) ? needed : intersect(needed, in);
+    const bool gaps = view.width().size() + columns.stride <= in.width().size() ||
+                      (view.batch().size() > 1 && view.height().size() + rows.stride <= in.height().size());
+    if (gaps && !picked && pass != ConvPass::input_gradient)
+      sum += bytes * static_cast<double>(view.volume() * input_.channels);
+    if (by_onednn_ && at::get_num_threads() == 1 && op_.options.groups == 1 &&
+        out.volume() < 4 * std::min(input_.channels, op_.options.out)) {
+      // A product: the windows are written out.
+      if (!single) sum += pixels * static_cast<double>(rows.kernel * columns.kernel);
+      return sum;
+    }
+    // oneDNN has the weights, and their gradient, in an order of its own.
+    return sum + (pass == ConvPass::weight_gradient ? 2 : 1) * weights;
+  }
+
   // What one thread does with few images. ATen leaves windows of one pixel to a matrix product unless the batch is
   // large; oneDNN beats that, by up to two where channels are few, so rows are taken for samples. With more weights
   // than pixels a product of all windows with the weights is fastest, larger windows included: it takes the weights as

@@ -34,6 +34,8 @@ class ConvWay {
   virtual ~ConvWay() = default;
   /// Whether it is faster than torch for outputs of this box.
   virtual bool pays(const Box& out, ConvPass pass) const = 0;
+  /// Bytes that it takes while it makes an output, or an input's gradient, of this box.
+  virtual double scratch(const Box& box, ConvPass pass) const { return 0; }
   virtual void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
                        const at::Tensor& out) const = 0;
   /// The origin is forward's.

@@ -1,6 +1,6 @@
 #include "tessera/ops/conv_way.h"
-#include "tessera/ops/cuda/gpu.h"
 #include "tessera/ops/cpu/winograd.h"
+#include "tessera/ops/cuda/gpu.h"
 
 namespace tessera {
 namespace {
@@ -12,6 +12,13 @@ class WinogradWay final : public ConvWay {
   bool pays(const Box& out, ConvPass) const override {
     return winograd_pays(facts_.in_channels, facts_.out_channels, out.batch().size(), out.height().size(),
                          out.width().size());
+  }
+  double scratch(const Box& box, ConvPass pass) const override {
+    const bool transposed = pass == ConvPass::input_gradient;
+    return 4.0 * static_cast<double>(winograd_scratch(transposed ? facts_.out_channels : facts_.in_channels,
+                                                      transposed ? facts_.in_channels : facts_.out_channels,
+                                                      box.batch().size(), box.height().size(), box.width().size(),
+                                                      pass == ConvPass::weight_gradient));
   }
   void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
                const at::Tensor& out) const override {
@@ -36,8 +43,9 @@ class GpuWay final : public ConvWay {
  public:
   explicit GpuWay(const ConvFacts& facts) : facts_(facts) {}
   bool pays(const Box& out, ConvPass pass) const override {
-    return gpu::conv_pays({facts_.plain_kernel(), facts_.stride(), facts_.in_channels, facts_.out_channels, out.volume()},
-                          pass == ConvPass::input_gradient);
+    return gpu::conv_pays(
+        {facts_.plain_kernel(), facts_.stride(), facts_.in_channels, facts_.out_channels, out.volume()},
+        pass == ConvPass::input_gradient);
   }
   void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
                const at::Tensor& out) const override {

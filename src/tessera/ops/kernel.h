@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,8 +50,8 @@ struct PassInfo {
 
 using Saved = std::vector<at::Tensor>;
 
-/// What this rank brings to an agreement. The group is the step's (Step::agreement). Undefined data: there is nothing to
-/// agree on in this pass, on any rank of the group.
+/// What this rank brings to an agreement. The group is the step's (Step::agreement). Undefined data: there is nothing
+/// to agree on in this pass, on any rank of the group.
 struct Offer {
   enum class How {
     sum,     ///< all get the sum of what the ranks bring
@@ -120,6 +121,10 @@ class Kernel {
   virtual std::vector<Slab> input_gradients(BackwardArgs& args) = 0;
   /// Adds to the gradients of the node's parameters. May be called after input_gradients, with the same arguments.
   virtual void weight_gradients(BackwardArgs& args) {}
+
+  /// For an output box and a first input that covers `in`, where it is not what the operation says
+  /// (Operation::workspace). Parameters may have no data.
+  virtual std::optional<Workspace> workspace(const Box& out, const Box& in) const { return std::nullopt; }
 
   virtual bool has_weights() const { return false; }
   virtual bool takes_gradient_terms() const { return false; }

@@ -16,8 +16,10 @@ torch::Tensor padded(const torch::Tensor& x, const Windows& w, double value) {
 
 torch::Tensor average(const torch::Tensor& x, const AvgPool& op) {
   const auto &rows = op.windows.height, &columns = op.windows.width;
+  // In channels-last memory on CUDA torch 2.11 takes one side's padding for both where they differ, and its gradient is
+  // wrong; in rows of one channel it is not.
   if (rows.hangs_over)
-    return torch::avg_pool2d(x, {rows.kernel, columns.kernel}, {rows.stride, columns.stride},
+    return torch::avg_pool2d(x.contiguous(), {rows.kernel, columns.kernel}, {rows.stride, columns.stride},
                              {rows.pad_begin, columns.pad_begin}, true, op.count_include_pad);
   const auto sum = [&](const torch::Tensor& t) {
     const auto &h = op.windows.height, &w = op.windows.width;

@@ -150,6 +150,12 @@ std::vector<Box> Layout::need(const Plan& plan, const Transfer& t, Direction dir
   return by_rank(plan, t.to, direction, at(t.to, t.value).held);
 }
 
+Program stage_program(const Graph& graph, const Plan& plan, const Layout& layout, int stage, Recompute recompute) {
+  const Stage& s = plan.stages[static_cast<std::size_t>(stage)];
+  return Program(graph, {s.first_node, s.end_node}, recompute,
+                 [&](int a, int b) { return layout.at(stage, a).made == layout.at(stage, b).made; });
+}
+
 Layout make_layout(const Graph& graph, const Plan& plan) {
   Layout layout;
   const int stages = static_cast<int>(plan.stages.size());

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tessera/plan/plan.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 
@@ -52,6 +53,9 @@ struct Layout {
 };
 
 Layout make_layout(const Graph& graph, const Plan& plan);
+
+/// What a stage's members run.
+Program stage_program(const Graph& graph, const Plan& plan, const Layout& layout, int stage, Recompute recompute);
 
 /// The first node in [first, end) at which some tile of the grid would own nothing. Behind the point where a network
 /// leaves the plane (global pooling, flatten) one tile owns all, and that is no fault.

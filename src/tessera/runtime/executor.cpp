@@ -26,12 +26,6 @@ Box without_strips(Box tile, const std::vector<Box>& strips) {
   return tile;
 }
 
-Program stage_program(const Graph& graph, const Plan& plan, const Layout& layout, int stage, Recompute recompute) {
-  const Stage& s = plan.stages[static_cast<std::size_t>(stage)];
-  return Program(graph, {s.first_node, s.end_node}, recompute,
-                 [&](int a, int b) { return layout.at(stage, a).made == layout.at(stage, b).made; });
-}
-
 }  // namespace
 
 Executor::Executor(const Graph& graph, const Parameters& parameters, const Wiring& wiring, Recompute recompute)
@@ -40,8 +34,8 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
       program_(stage_program(graph, wiring.plan, wiring.layout, wiring.place.stage, recompute)),
       boxes_(graph.nodes().size()) {
   for (const Step& step : program_.steps)
-    kernels_.push_back(kernels().make(
-        {graph, step, [&](const Node& node) { return parameters.of(node); }, parameters.activations()}));
+    kernels_.push_back(
+        kernels().make({graph, step, [&](const Node& node) { return parameters.of(node); }, parameters.activations()}));
   const auto& [direction, stage, member] = wiring.place;
   const auto m = static_cast<std::size_t>(member);
   for (int v = 0; v < static_cast<int>(boxes_.size()); ++v) {
@@ -83,7 +77,7 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
   }
 }
 
-at::Tensor Executor::agree(const Step& step, const Offer& offer, const std::function<bool()>& meanwhile) const {
+at::Tensor Executor::agree(const Step& step, const Offer& offer, const std::function<void()>& meanwhile) const {
   Communicator* const group = group_of(step);
   if (group == nullptr || !offer.data.defined()) return agreed_alone(offer);
   const bool gather = offer.how == Offer::How::gather;
@@ -96,7 +90,7 @@ at::Tensor Executor::agree(const Step& step, const Offer& offer, const std::func
     result = offer.data.clone(at::MemoryFormat::Contiguous);  // the rank's own part is still wanted
   }
   Pending pending = gather ? group->all_gather(offer.data, result) : group->all_reduce(result);
-  while (meanwhile && !pending.test() && meanwhile()) continue;
+  if (meanwhile) meanwhile();
   const Meter::Timed timed(wiring_.meter, Part::norms);
   pending.wait();
   return result;

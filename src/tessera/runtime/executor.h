@@ -8,9 +8,9 @@
 #include <set>
 #include <vector>
 
-#include "tessera/comm/exchange.h"
 #include "tessera/base/meter.h"
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/exchange.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/plan/layout.h"
 #include "tessera/program/program.h"
@@ -110,14 +110,12 @@ class Executor {
   const Boxes& boxes(int v) const { return boxes_[static_cast<std::size_t>(v)]; }
   Slab& value(MicroState& state, int v) const { return state.values[static_cast<std::size_t>(v)]; }
   /// Whoever has no part of the output may still have to agree with those that have.
-  bool runs(const Step& step) const {
-    return step.agreement != Agreement::none || !boxes(step.output).made.empty();
-  }
+  bool runs(const Step& step) const { return step.agreement != Agreement::none || !boxes(step.output).made.empty(); }
   Communicator* group_of(const Step& step) const {
     return step.agreement == Agreement::norm ? wiring_.norm : wiring_.tiles;
   }
-  /// What the step's group makes of an offer. `meanwhile` does a piece of other work; false where there is none left.
-  at::Tensor agree(const Step& step, const Offer& offer, const std::function<bool()>& meanwhile = {}) const;
+  /// What the step's group makes of an offer. `meanwhile` is work for the time that this takes.
+  at::Tensor agree(const Step& step, const Offer& offer, const std::function<void()>& meanwhile = {}) const;
   Box owned_box(const Step& step) const { return boxes(step.reduces ? step.inputs[0] : step.output).owned; }
   Tag tag(const MicroState& state, const Link& link, bool backward) const;
 
@@ -155,11 +153,11 @@ class Executor {
   const Wiring wiring_;
   Program program_;
   std::vector<std::unique_ptr<Kernel>> kernels_;  // by step
-  std::vector<Boxes> boxes_;                // by value
-  std::vector<std::vector<bool>> waits_;    // by step and input: whether it looks beyond what is made here
-  std::map<int, Link> margins_, arrivals_;  // by value
-  std::multimap<int, Link> departures_;     // by value
-  std::vector<Movement> outbox_;            // values and gradients on their way to other stages
+  std::vector<Boxes> boxes_;                      // by value
+  std::vector<std::vector<bool>> waits_;          // by step and input: whether it looks beyond what is made here
+  std::map<int, Link> margins_, arrivals_;        // by value
+  std::multimap<int, Link> departures_;           // by value
+  std::vector<Movement> outbox_;                  // values and gradients on their way to other stages
 };
 
 }  // namespace tessera

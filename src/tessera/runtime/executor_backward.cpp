@@ -141,9 +141,9 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
       args.wanted.push_back(v != 0);  // nobody asks for the gradient of the images
       any = any || v != 0;
     }
-    // Weight gradients are what there is to do while messages travel, so some are put off until somebody waits; the
-    // rank that is ahead does more of them there. Without company they come first, while the input's gradient takes no
-    // memory yet.
+    // Weight gradients are what there is to do while messages travel, so they are put off: one is done wherever a
+    // message is waited for, come or not, so that the memory that they hold is the same in every run. Without company
+    // they come first, while the input's gradient takes no memory yet.
     if (kernel.has_weights() && !args.gradients.empty()) {
       const bool waits = wiring_.pipeline != nullptr && (!margins_.empty() || wiring_.norm != nullptr);
       const bool travels =
@@ -155,7 +155,9 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
     }
     if (any || agrees) {
       if (agrees)
-        args.agreed = agree(step, kernel.offer_gradient(args), [&] { return !defer_weights && fill_wait(state); });
+        args.agreed = agree(step, kernel.offer_gradient(args), [&] {
+          if (!defer_weights) fill_wait(state);
+        });
       args.addends = take_addends(state, step, kernel);
       auto terms = kernel.input_gradients(args);
       args.gradients.clear();
@@ -174,10 +176,10 @@ void Executor::backward_step(MicroState& state, std::size_t s, bool defer_weight
 }
 
 std::vector<Slab> Executor::take_gradients(MicroState& state, const Step& step, const Kernel& kernel,
-                                            bool defer_weights) {
+                                           bool defer_weights) {
   const int v = step.output;
   for (auto [it, end] = state.returning.equal_range(v); it != end; it = state.returning.erase(it)) {
-    while (!defer_weights && !it->second.movement.test() && fill_wait(state)) continue;
+    if (!defer_weights) fill_wait(state);
     {
       const Meter::Timed timed(wiring_.meter, margins_.contains(v) ? Part::margins : Part::waiting);
       it->second.movement.finish();

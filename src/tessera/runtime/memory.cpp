@@ -21,7 +21,7 @@ constexpr std::size_t alignment = 64;
 constexpr std::size_t small_limit = std::size_t{1} << 16;    // below this, malloc does well by itself
 constexpr std::size_t segment_bytes = std::size_t{1} << 26;  // what is mapped at once, at least
 
-thread_local MemoryAccountPtr current_account, gpu_account;
+thread_local MemoryAccountPtr host_account, gpu_account;
 
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
@@ -133,7 +133,7 @@ class CountingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) TESSERA_ALLOCATE_CONST override {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &release, cpu};
-    Header header{current_account, bytes, nullptr};
+    Header header{host_account, bytes, nullptr};
     void* memory = nullptr;
     if (bytes >= small_limit && reuse.load(std::memory_order_relaxed)) {
       header.block = pool().take(bytes + sizeof(Header));
@@ -166,10 +166,11 @@ void MemoryAccount::add(std::int64_t bytes) {
 }
 
 MemoryScope::MemoryScope(MemoryAccountPtr account, c10::DeviceType device)
-    : slot_(device == c10::DeviceType::CPU ? current_account : gpu_account),
+    : slot_(device == c10::DeviceType::CPU ? host_account : gpu_account),
       before_(std::exchange(slot_, std::move(account))) {}
 MemoryScope::~MemoryScope() { slot_ = std::move(before_); }
 
+MemoryAccountPtr current_account() { return host_account; }
 MemoryAccountPtr current_gpu_account() { return gpu_account; }
 
 void install_cpu_allocator(BlockReuse reuse) {

@@ -43,6 +43,9 @@ class MemoryScope {
   MemoryAccountPtr before_;
 };
 
+/// That of the calling thread for the host's memory; null: none.
+MemoryAccountPtr current_account();
+
 /// Whether freed blocks are kept. Benchmarks switch it off to measure torch as it comes.
 enum class BlockReuse { on, off };
 

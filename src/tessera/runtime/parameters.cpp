@@ -38,16 +38,23 @@ void initialise(const at::Tensor& value, const ParameterSpec& spec, const std::s
     return;
   }
   const RandomStream random(seed, name);
-  at::Tensor drawn = at::empty(spec.sizes, at::kDouble);
-  double* out = drawn.data_ptr<double>();
-  at::parallel_for(0, drawn.numel(), 4096, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto index = static_cast<std::uint64_t>(i);
-      out[i] = spec.init.scale *
-               (spec.init.kind == Initializer::Kind::normal ? random.normal(index) : 2 * random.uniform(index) - 1);
-    }
-  });
-  value.copy_(drawn);
+  // A few rows at a time: what is drawn takes twice the memory of what is kept.
+  const std::int64_t rows = spec.sizes[0], row = spec.elements() / rows;
+  const std::int64_t together = std::max<std::int64_t>(1, (std::int64_t{1} << 16) / row);
+  for (std::int64_t first = 0; first < rows; first += together) {
+    auto sizes = spec.sizes;
+    sizes[0] = std::min(together, rows - first);
+    const at::Tensor drawn = at::empty(sizes, at::kDouble);
+    double* out = drawn.data_ptr<double>();
+    at::parallel_for(0, drawn.numel(), 4096, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const auto index = static_cast<std::uint64_t>(first * row + i);
+        out[i] = spec.init.scale *
+                 (spec.init.kind == Initializer::Kind::normal ? random.normal(index) : 2 * random.uniform(index) - 1);
+      }
+    });
+    value.narrow(0, first, sizes[0]).copy_(drawn);
+  }
 }
 
 }  // namespace

@@ -78,10 +78,10 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
   if (plan_.batch_norm != NormScope::local) w.norm_group = std::move(norm);
   w.tile_group = tile_group(world_, plan_, place, replica_);
 
-  w.executor = std::make_unique<Executor>(graph_, w.held->parameters,
-                                          Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(),
-                                                 w.tile_group.get(), &meter_},
-                                          options_.recompute);
+  w.executor = std::make_unique<Executor>(
+      graph_, w.held->parameters,
+      Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(), w.tile_group.get(), &meter_},
+      options_.recompute);
   const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
   if (!box.empty() || !labelled.empty()) {
     LoaderOptions loader{.batch_size = plan_.global_batch(),
@@ -90,6 +90,8 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
                          .dtype = wide_dtype(options_.dtype),
                          .deliver = options_.activations(),
                          .workers = options_.loader_workers};
+    if (const MemoryAccountPtr account = current_account())
+      loader.worker_scope = [account] { return std::make_shared<MemoryScope>(account); };
     (*loader.part)[Axis::batch] = {0, 0};
     if (!labelled.empty() && graph_.label_kind() == LabelKind::pixel) {
       loader.mask_dtype = at::kByte;
@@ -116,6 +118,7 @@ StepReport Trainer::step() {
   for (Worker& w : workers_) {
     if (!w.loader) continue;
     const Meter::Timed timed(&meter_, Part::data);
+    w.batch = {};  // its memory is for the batch that will be read meanwhile
     w.batch = w.loader->next();
     report.epoch = w.batch.epoch;
   }

@@ -11,6 +11,9 @@ class Concat final : public Operation {
   std::string_view kind() const override { return "concat"; }
   Shape output_shape(Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
+  Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override {
+    return {.writes_in_place = true};
+  }
   Needs needs() const override { return {}; }
   bool repeats() const override { return true; }
 };
@@ -22,6 +25,9 @@ class SliceChannels final : public Operation {
   std::string_view kind() const override { return "slice_channels"; }
   Shape output_shape(Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
+  Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override {
+    return {.writes_in_place = true};
+  }
   Needs needs() const override { return {}; }
   bool repeats() const override { return true; }
 

@@ -31,6 +31,11 @@ std::vector<ParameterSpec> Conv::parameters(Shapes inputs) const {
   return specs;
 }
 
+Workspace Conv::workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const {
+  const auto weights = static_cast<double>(parameters(inputs)[0].elements() * element_bytes);
+  return {.weight_gradient = weights};
+}
+
 Cost Conv::cost(Shapes inputs, const Box& out) const {
   const auto positions = static_cast<double>(out.volume());
   const auto weights = static_cast<double>(options.kernel.height * options.kernel.width * options.out *

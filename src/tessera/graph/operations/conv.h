@@ -29,6 +29,7 @@ class Conv final : public Operation {
   Box owned_output(const Box& in, Shapes inputs) const override { return windows.owned_outputs(in, inputs[0]); }
   bool pads_with_zeros() const override { return true; }
   Cost cost(Shapes inputs, const Box& out) const override;
+  Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override;
   Needs needs() const override { return {.inputs = true}; }
   bool repeats() const override { return true; }
 

@@ -1,5 +1,7 @@
 #include "tessera/graph/operations/head.h"
 
+#include <algorithm>
+
 #include <cmath>
 
 #include "tessera/base/error.h"
@@ -39,6 +41,16 @@ Shape CrossEntropy::output_shape(Shapes inputs) const {
     require(inputs[0].channels <= ignored_label, "masks have at most ", ignored_label, " classes, not ",
             inputs[0].channels, "; change --num-classes");
   return {1, inputs[0].height, inputs[0].width, inputs[0].depth};
+}
+
+Workspace CrossEntropy::workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const {
+  // Logarithms of the probabilities are kept, in float32 at least; labels are looked up by numbers of 8 bytes, twice
+  // where some are to be ignored.
+  const auto rows = static_cast<double>(out.volume());
+  const double index = labels == LabelKind::pixel ? 16 : 8;
+  const auto wide = static_cast<double>(std::max<std::int64_t>(element_bytes, 4));
+  const double logits = rows * static_cast<double>(inputs[0].channels) * wide;
+  return {.saved = logits, .forward = rows * index, .input_gradient = rows * (index + 2 * wide)};
 }
 
 Cost CrossEntropy::cost(Shapes inputs, const Box& out) const {

@@ -13,6 +13,10 @@ class Flatten final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return inputs[0].box(out.batch()); }
   Box owned_output(const Box& in, Shapes inputs) const override { return first_pixel_owner(in); }
   Cost cost(Shapes inputs, const Box& out) const override { return {}; }
+  /// One position is in torch's order as it is.
+  Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override {
+    return {.shares_input = inputs[0].positions() == 1};
+  }
   Needs needs() const override { return {}; }
   bool repeats() const override { return false; }
 };
@@ -46,6 +50,7 @@ class CrossEntropy final : public Operation {
   std::string_view kind() const override { return "cross_entropy"; }
   Shape output_shape(Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
+  Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override;
   Needs needs() const override { return {}; }
   bool repeats() const override { return false; }
   std::optional<LabelKind> loss_labels() const override { return labels; }

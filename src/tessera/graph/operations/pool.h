@@ -22,6 +22,10 @@ class MaxPool final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return windows.input_of(out); }
   Box owned_output(const Box& in, Shapes inputs) const override { return windows.owned_outputs(in, inputs[0]); }
   Cost cost(Shapes inputs, const Box& out) const override;
+  /// Which pixel of the window won, a byte each.
+  Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override {
+    return {.saved = static_cast<double>(out.volume() * inputs[0].channels), .writes_in_place = true};
+  }
   Needs needs() const override { return {}; }
   bool repeats() const override { return true; }
 
@@ -36,6 +40,9 @@ class AvgPool final : public Operation {
   Box input_box(const Box& out, std::size_t i, Shapes inputs) const override { return windows.input_of(out); }
   Box owned_output(const Box& in, Shapes inputs) const override { return windows.owned_outputs(in, inputs[0]); }
   Cost cost(Shapes inputs, const Box& out) const override;
+  Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override {
+    return {.writes_in_place = true};
+  }
   Needs needs() const override { return {}; }
   bool repeats() const override { return true; }
 

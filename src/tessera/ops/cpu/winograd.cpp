@@ -106,9 +106,9 @@ struct Groups {
   std::int64_t in_whole, out_whole;
   std::int64_t together, count;
 
-  Groups(const Rows<const float>& in, std::int64_t samples, std::int64_t rows, std::int64_t columns,
+  Groups(std::int64_t in_channels, std::int64_t samples, std::int64_t rows, std::int64_t columns,
          std::int64_t out_channels)
-      : patches(samples, rows, columns), in_whole(whole_vectors(in.channels)), out_whole(whole_vectors(out_channels)) {
+      : patches(samples, rows, columns), in_whole(whole_vectors(in_channels)), out_whole(whole_vectors(out_channels)) {
     // Few patches stay in a core's second cache; but where the weights do not, each fetch of them should serve more.
     together = few() ? patches.count() : in_whole * out_whole < 128 * 256 ? 24 : 48;
     count = (patches.count() + together - 1) / together;
@@ -205,7 +205,7 @@ void convolve_few(const Rows<const float>& in, Origin origin, const float* weigh
 
 void convolve(const Rows<const float>& in, Origin origin, const at::Tensor& weights, const WeightView& view,
               const float* bias, const Rows<float>& out) {
-  const Groups g(in, out.samples, out.rows, out.width, out.channels);
+  const Groups g(in.channels, out.samples, out.rows, out.width, out.channels);
   if (g.few()) return convolve_few(in, origin, weights.data_ptr<float>(), view, bias, out, g);
   const at::Tensor matrices = floats(points * view.step());
   float* const u = matrices.data_ptr<float>();
@@ -282,6 +282,17 @@ bool winograd_pays(std::int64_t in_channels, std::int64_t out_channels, std::int
   return in_channels >= lane && out_channels >= lane && patches >= 8 && samples * rows * columns >= 10 * patches;
 }
 
+std::int64_t winograd_scratch(std::int64_t in_channels, std::int64_t out_channels, std::int64_t samples,
+                              std::int64_t rows, std::int64_t columns, bool of_weights) {
+  const Groups g(in_channels, samples, rows, columns, out_channels);
+  const WeightView view{in_channels, out_channels, 0, 0, 0, false};
+  const std::int64_t threads = at::get_num_threads();
+  if (g.few()) return g.scratch() + threads * points * view.part(0, rows_at_a_time, 0, columns_at_a_time).step();
+  if (!of_weights) return points * view.step() + threads * g.scratch();
+  const std::int64_t at_work = std::min(threads, g.count);
+  return at_work * (g.scratch() + points * view.step()) + (at_work - 1) * 9 * in_channels * out_channels;
+}
+
 void winograd_forward(const Rows<const float>& in, Origin origin, const at::Tensor& weights, const float* bias,
                       const Rows<float>& out) {
   convolve(in, origin, weights, WeightView::of(weights, false), bias, out);
@@ -296,7 +307,7 @@ void winograd_input_gradient(const Rows<const float>& gradient, Origin origin, c
 void winograd_weight_gradient(const Rows<const float>& in, Origin origin, const Rows<const float>& gradient,
                               const at::Tensor& sum) {
   const WeightView view = WeightView::of(sum, false);
-  const Groups g(in, gradient.samples, gradient.rows, gradient.width, gradient.channels);
+  const Groups g(in.channels, gradient.samples, gradient.rows, gradient.width, gradient.channels);
   if (g.few()) return add_weight_gradient_of_few(in, origin, gradient, g, view, sum.data_ptr<float>());
   const std::int64_t threads = std::min<std::int64_t>(at::get_num_threads(), g.count);
   const at::Tensor memory = floats(threads * g.scratch()), matrices = floats(threads * points * view.step());

@@ -22,6 +22,10 @@ namespace tessera {
 bool winograd_pays(std::int64_t in_channels, std::int64_t out_channels, std::int64_t samples, std::int64_t rows,
                    std::int64_t columns);
 
+/// Numbers that it takes for itself meanwhile.
+std::int64_t winograd_scratch(std::int64_t in_channels, std::int64_t out_channels, std::int64_t samples,
+                              std::int64_t rows, std::int64_t columns, bool of_weights);
+
 /// out = weights ⋆ in (+ bias, unless it is null). Weights are [out channels, in channels, 3, 3], in any order of
 /// dimensions without gaps.
 void winograd_forward(const Rows<const float>& in, Origin origin, const at::Tensor& weights, const float* bias,

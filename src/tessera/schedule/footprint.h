@@ -1,0 +1,38 @@
+// How much memory a plan takes, before it is run: the walk of a step through the lifetimes of its tensors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "tessera/plan/plan.h"
+#include "tessera/program/program.h"
+
+namespace tessera {
+
+/// What the kernel of a step takes for an output box and what its first input covers; nothing: what its operation says.
+using KernelWorkspace = std::function<std::optional<Workspace>(const Step& step, const Box& out, const Box& in)>;
+
+struct FootprintOptions {
+  std::int64_t element_bytes = 4;  ///< of activations; parameters are float32 where these are narrower
+  int states = 1;                  ///< tensors that the optimizer keeps of each parameter
+  bool common = false;             ///< copies keep values and states in common: see Copies
+  bool packed = false;             ///< messages are packed for their way: between machines
+  int batches_ahead = 2;           ///< that are read while one is trained on; 0: each is read when its step begins
+  Recompute recompute = Recompute::norm;
+  KernelWorkspace workspace = nullptr;
+};
+
+/// What a rank holds at the moment when it holds most. Bytes.
+struct Footprint {
+  double parameters = 0;   ///< with gradients, states of the optimizer and running statistics
+  double images = 0;       ///< the batch that is trained on, and those that are read ahead
+  double activations = 0;  ///< values, their gradients, what kernels take at work, messages
+  double peak() const { return parameters + images + activations; }
+};
+
+/// By rank of a replica.
+std::vector<Footprint> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options);
+
+}  // namespace tessera

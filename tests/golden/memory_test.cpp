@@ -1,0 +1,110 @@
+// The memory that a plan was said to take against what its ranks take: the peak of tensor bytes, of every rank.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "support/ranks.h"
+#include "tessera/data/synthetic.h"
+#include "tessera/models/registry.h"
+#include "tessera/runtime/memory.h"
+#include "tessera/runtime/trainer.h"
+#include "tessera/runtime/workspaces.h"
+
+namespace tessera {
+namespace {
+
+struct Network {
+  std::string name;
+  ModelOptions options;
+};
+
+struct Case {
+  Network network;
+  std::string name;
+  PlanOptions plan;
+  Recompute recompute = Recompute::norm;
+  OptimizerOptions optimizer = {};
+  int workers = 0;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.network.name << ", " << c.name; }
+
+class Memory : public testing::TestWithParam<Case> {};
+
+TEST_P(Memory, IsAsPredictedOnEveryRank) {
+  install_cpu_allocator();
+  const Case& c = GetParam();
+  const Graph graph = builtin_models().build(c.network.options);
+  const Plan plan = make_plan(graph, c.plan);
+  if (plan.ranks() > test::most_ranks(16)) GTEST_SKIP() << "takes " << plan.ranks() << " ranks";
+  at::set_num_threads(1);
+  const auto predicted = predicted_memory(plan, graph,
+                                          {.element_bytes = 4,
+                                           .states = c.optimizer.name == "adam" ? 2 : 1,
+                                           .common = test::ranks_are_threads(),
+                                           .batches_ahead = c.workers > 0 ? 2 : 0,
+                                           .recompute = c.recompute,
+                                           .workspace = kernel_workspaces(graph, at::kFloat)});
+  const ModelOptions& model = c.network.options;
+  const auto images = std::make_shared<SyntheticImages>(
+      SyntheticOptions{.classes = static_cast<int>(model.classes),
+                       .height = model.image.height,
+                       .width = model.image.width,
+                       .size = 64,
+                       .seed = 1,
+                       .mask_classes = graph.label_kind() == LabelKind::pixel ? static_cast<int>(model.classes) : 0});
+  test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    at::set_num_threads(1);
+    const auto account = std::make_shared<MemoryAccount>();
+    const MemoryScope scope(account);
+    constexpr int steps = 3;  // by then every buffer that is kept has been taken
+    Trainer trainer(graph, plan,
+                    {.steps = steps, .optimizer = c.optimizer, .recompute = c.recompute, .loader_workers = c.workers},
+                    images, &world);
+    for (int s = 0; s < steps; ++s) trainer.step();
+    const auto rank = static_cast<std::size_t>(world.rank().value);
+    const Footprint& mine = predicted[rank % predicted.size()];
+    const auto measured = static_cast<double>(account->peak_bytes());
+    EXPECT_NEAR(mine.peak() / measured, 1, 0.03)
+        << "rank " << rank << ": predicted " << mine.peak() << " (parameters " << mine.parameters << ", images "
+        << mine.images << ", activations " << mine.activations << "), measured " << measured;
+  });
+}
+
+std::vector<Case> cases() {
+  const Network resnet18{"resnet18", {.name = "resnet18", .image = {3, 128, 128}, .classes = 10}};
+  const Network resnet50{"resnet50", {.name = "resnet50", .image = {3, 96, 96}, .classes = 10}};
+  const Network v1{"resnet_v1", {.name = "resnet_v1", .image = {3, 128, 128}, .classes = 10, .depth = 20}};
+  const Network v2{"resnet_v2", {.name = "resnet_v2", .image = {3, 128, 128}, .classes = 10, .depth = 29}};
+  const Network amoeba{
+      "amoebanet", {.name = "amoebanet", .image = {3, 128, 128}, .classes = 10, .num_layers = 3, .num_filters = 32}};
+  const Network unet{"unet", {.name = "unet", .image = {3, 128, 128}, .classes = 3, .num_filters = 16}};
+  const OptimizerOptions adam{.name = "adam", .lr = 1e-3};
+
+  std::vector<Case> out;
+  for (const Network& n : {resnet18, resnet50, v1, v2, amoeba, unet}) {
+    out.push_back({n, "one_rank", {.batch_size = 2}});
+    out.push_back({n, "nothing_made_again", {.batch_size = 2}, Recompute::none, adam});
+    out.push_back({n, "blocks", {.batch_size = 2}, Recompute::block, {}, 1});
+    out.push_back({n, "2x2", {.batch_size = 2, .grid = "2x2"}});
+    out.push_back({n, "two_stages_1f1b", {.batch_size = 8, .parts = 4, .split_size = 2}});
+    out.push_back({n, "gems", {.batch_size = 2, .split_size = 2, .times = 2}});
+  }
+  for (const Network& n : {v1, v2, amoeba}) {
+    out.push_back({n, "3x1_fused", {.batch_size = 2, .grid = "3x1", .fused_layers = 3, .halo_d2 = true}});
+    out.push_back({n, "gpipe", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}});
+    out.push_back(
+        {n, "gpipe_blocks", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}, Recompute::block});
+    out.push_back({n, "zero_bubble", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "zero-bubble"}});
+    out.push_back({n, "chimera", {.batch_size = 4, .parts = 4, .split_size = 2, .schedule = "chimera"}});
+    out.push_back({n, "tiles_and_stage", {.batch_size = 4, .parts = 2, .split_size = 2, .num_spatial_parts = "4"}});
+    out.push_back({n, "tiles_and_gems", {.batch_size = 4, .split_size = 2, .num_spatial_parts = "2", .times = 1}});
+    out.push_back({n, "replicas", {.batch_size = 2, .replicas = 2}});
+  }
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, Memory, testing::ValuesIn(cases()),
+                         [](const auto& row) { return row.param.network.name + "_" + row.param.name; });
+
+}  // namespace
+}  // namespace tessera
