@@ -1,13 +1,63 @@
-#include "tessera/ops/cpu/winograd_weights.h"
+#include "tessera/ops/cpu/isa/winograd.h"
 
-#include "tessera/ops/cpu/lanes.h"
-#include "tessera/ops/cpu/winograd_maps.h"
+#include "tessera/ops/cpu/isa/winograd_maps.h"
+#include "tessera/ops/cpu/isa/winograd_product.h"
 
-namespace tessera::winograd {
+namespace tessera::TESSERA_ISA {
 namespace {
 
-using lanes::load;
-using lanes::store;
+using winograd::WeightView;
+
+// The last vector of a pixel may be a part of one.
+TESSERA_INLINE V load_some(const float* from, std::int64_t n) {
+  if (n >= lane) return load<V>(from);
+  V x{};
+  for (std::int64_t i = 0; i < n; ++i) x[i] = from[i];
+  return x;
+}
+TESSERA_INLINE void store_some(float* to, const V& x, std::int64_t n) {
+  if (n >= lane) return store(to, x);
+  for (std::int64_t i = 0; i < n; ++i) to[i] = x[i];
+}
+
+// The values of a patch go to 36 matrices, `step` numbers apart, of one row a patch.
+void inputs_to_points(const float* const* pixels, std::int64_t channels, float* to, std::int64_t step) {
+  for (std::int64_t c = 0; c < channels; c += lane) {
+    V x[36], t[36];
+    for (int i = 0; i < 36; ++i) x[i] = load_some(pixels[i] + c, channels - c);
+#pragma GCC unroll 6
+    for (int j = 0; j < 6; ++j) to_points(x + j, 6, t + j, 6);
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) to_points(t + 6 * i, 1, x + 6 * i, 1);
+    for (int i = 0; i < 36; ++i) store(to + i * step + c, x[i]);
+  }
+}
+
+void gradients_to_points(const float* const* pixels, std::int64_t channels, float* to, std::int64_t step) {
+  for (std::int64_t c = 0; c < channels; c += lane) {
+    V y[16], t[24], m[36];
+    for (int i = 0; i < 16; ++i) y[i] = load_some(pixels[i] + c, channels - c);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) gradient_to_points(y + j, 4, t + j, 4);
+#pragma GCC unroll 6
+    for (int i = 0; i < 6; ++i) gradient_to_points(t + 4 * i, 1, m + 6 * i, 1);
+    for (int i = 0; i < 36; ++i) store(to + i * step + c, m[i]);
+  }
+}
+
+void points_to_outputs(const float* from, std::int64_t step, const float* bias, std::int64_t channels,
+                       float* const* pixels) {
+  for (std::int64_t c = 0; c < channels; c += lane) {
+    V m[36], t[24], y[16];
+    const V offset = bias ? load_some(bias + c, channels - c) : V{};
+    for (int i = 0; i < 36; ++i) m[i] = load<V>(from + i * step + c);
+#pragma GCC unroll 6
+    for (int j = 0; j < 6; ++j) from_points(m + j, 6, t + j, 6);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) from_points(t + 6 * i, 1, y + 4 * i, 1);
+    for (int i = 0; i < 16; ++i) store_some(pixels[i] + c, y[i] + offset, channels - c);
+  }
+}
 
 // Swaps rows and columns of a square of lane×lane numbers: of ever smaller quarters the two off the diagonal.
 template <int half = lane / 2>
@@ -34,10 +84,10 @@ struct WeightBlock {
   const WeightView& view;
   std::int64_t row, column;
 
-  std::int64_t rows() const { return std::min(lane, view.from - row); }
-  std::int64_t columns() const { return std::min(lane, view.to - column); }
-  bool full() const { return rows() == lane && columns() == lane; }
-  std::int64_t at(std::int64_t tap) const {
+  TESSERA_INLINE std::int64_t rows() const { return lesser(lane, view.from - row); }
+  TESSERA_INLINE std::int64_t columns() const { return lesser(lane, view.to - column); }
+  TESSERA_INLINE bool full() const { return rows() == lane && columns() == lane; }
+  TESSERA_INLINE std::int64_t at(std::int64_t tap) const {
     return row * view.from_stride + column * view.to_stride + (view.reversed ? 8 - tap : tap) * view.tap_stride;
   }
 
@@ -78,10 +128,8 @@ struct WeightBlock {
   }
 };
 
-}  // namespace
-
-TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightView& view, std::int64_t first,
-                                           std::int64_t last, float* to) {
+void weights_to_matrices(const float* weights, const WeightView& view, std::int64_t first, std::int64_t last,
+                         float* to) {
   float block[9 * lane * lane]{};
   const std::int64_t step = view.step();
   for (std::int64_t column = 0; column < view.to_whole(); column += lane) {
@@ -89,7 +137,7 @@ TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightVie
     for (std::int64_t row = first; row < last; row += lane) {
       const WeightBlock here{view, row, column};
       for (int tap = 0; tap < 9; ++tap) here.load_tap(weights, tap, block + tap * lane * lane);
-      for (std::int64_t i = 0; i < std::min(lane, last - row); ++i) {
+      for (std::int64_t i = 0; i < lesser(lane, last - row); ++i) {
         V w[9], t[18], u[36];
         for (int k = 0; k < 9; ++k) w[k] = load<V>(block + (k * lane + i) * lane);
         for (int j = 0; j < 3; ++j) weights_to_points(w + j, 3, t + j, 3);
@@ -102,12 +150,12 @@ TESSERA_VECTORIZE void weights_to_matrices(const float* weights, const WeightVie
   }
 }
 
-TESSERA_VECTORIZE void matrices_to_weights(const float* from, const WeightView& view, float* sum) {
+void matrices_to_weights(const float* from, const WeightView& view, float* sum) {
   float block[9 * lane * lane];
   const std::int64_t step = view.step(), across = view.to_whole();
   for (std::int64_t column = 0; column < view.to_whole(); column += lane)
     for (std::int64_t row = 0; row < view.from; row += lane) {
-      for (std::int64_t i = 0; i < std::min(lane, view.from - row); ++i) {
+      for (std::int64_t i = 0; i < lesser(lane, view.from - row); ++i) {
         V u[36], t[18], w[9];
 #pragma GCC unroll 36
         for (int k = 0; k < 36; ++k) u[k] = load<V>(from + k * step + (row + i) * across + column);
@@ -120,4 +168,17 @@ TESSERA_VECTORIZE void matrices_to_weights(const float* from, const WeightView& 
     }
 }
 
-}  // namespace tessera::winograd
+}  // namespace
+
+const WinogradKernels winograd_kernels{lane,
+                                       inputs_to_points,
+                                       gradients_to_points,
+                                       points_to_outputs,
+                                       weights_to_matrices,
+                                       matrices_to_weights,
+                                       product<Panels::apart, false>,
+                                       product<Panels::apart, true>,
+                                       product<Panels::side_by_side, false>,
+                                       product<Panels::side_by_side, true>};
+
+}  // namespace tessera::TESSERA_ISA
