@@ -53,8 +53,8 @@ at::Tensor images_of(const at::Tensor& pixels, std::int64_t samples, std::int64_
 
 class ConvKernel final : public Kernel {
  public:
-  /// `own`: asked before torch; may be null.
-  ConvKernel(const KernelRequest& request, std::unique_ptr<ConvWay> own)
+  /// `own`: asked before torch, in this order.
+  ConvKernel(const KernelRequest& request, std::vector<std::unique_ptr<ConvWay>> own)
       : op_(request.op<Conv>()),
         input_(request.input_shapes()[0]),
         parameters_(request.parameters_of_node()),
@@ -64,7 +64,7 @@ class ConvKernel final : public Kernel {
   Slab forward(const ForwardArgs& args) override {
     if (const auto seen = own_way(args.inputs[0], args.out, ConvPass::forward)) {
       Slab out = args.place(op_.options.out, seen->input.data.options());
-      own_->forward(seen->input.data, seen->origin, parameters_, out.data);
+      seen->way.forward(seen->input.data, seen->origin, parameters_, out.data);
       return out;
     }
     return {channels_last(convolved(problem(args.inputs[0], args.out))), args.out};
@@ -78,7 +78,7 @@ class ConvKernel final : public Kernel {
       const Slab dx = empty_slab(intersect(box, input_.box(box.batch())), input_.channels, gradient.data.options());
       const Origin origin{seen->origin.row - (dx.box.height().begin - box.height().begin),
                           seen->origin.column - (dx.box.width().begin - box.width().begin)};
-      own_->input_gradient(gradient.data, origin, parameters_.values[0], dx.data);
+      seen->way.input_gradient(gradient.data, origin, parameters_.values[0], dx.data);
       return {dx};
     }
     const Problem p = problem(args.inputs[0], gradient.box);
@@ -96,7 +96,7 @@ class ConvKernel final : public Kernel {
   void weight_gradients(BackwardArgs& args) override {
     const Slab& gradient = args.gradients[0];
     if (const auto seen = own_way(args.inputs[0], gradient.box, ConvPass::weight_gradient)) {
-      own_->weight_gradient(seen->input.data, seen->origin, gradient.data, parameters_.gradients[0]);
+      seen->way.weight_gradient(seen->input.data, seen->origin, gradient.data, parameters_.gradients[0]);
       if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient.data, at::IntArrayRef({0, 2, 3})));
       return;
     }
@@ -145,13 +145,15 @@ class ConvKernel final : public Kernel {
   std::array<std::int64_t, 2> dilation() const { return {op_.windows.height.dilation, op_.windows.width.dilation}; }
 
   struct Seen {
+    const ConvWay& way;
     Slab input;  // what the window sees of the slab
     Origin origin;
   };
 
   // Set where that is the faster way.
   std::optional<Seen> own_way(const Slab& slab, const Box& out, ConvPass pass) const {
-    if (!own_ || !own_->pays(out, pass)) return std::nullopt;
+    const auto way = std::find_if(own_.begin(), own_.end(), [&](const auto& w) { return w->pays(out, pass); });
+    if (way == own_.end()) return std::nullopt;
     const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);
     const Reach columns = reach(op_.windows.width, out.width(), slab.box.width(), input_.width);
     if (rows.seen.empty() || columns.seen.empty()) return std::nullopt;
@@ -161,7 +163,7 @@ class ConvKernel final : public Kernel {
     box[Axis::width] = columns.seen;
     Slab seen{{}, box};
     if (slab.defined()) seen = narrowed(slab, box);
-    return Seen{seen, {-rows.before, -columns.before}};
+    return Seen{**way, seen, {-rows.before, -columns.before}};
   }
 
   Problem problem(const Slab& slab, const Box& out) const {
@@ -291,7 +293,7 @@ class ConvKernel final : public Kernel {
   const Conv& op_;
   const Shape input_;
   NodeParameters parameters_;
-  const std::unique_ptr<ConvWay> own_;
+  const std::vector<std::unique_ptr<ConvWay>> own_;
   const bool by_onednn_;
 };
 
@@ -309,7 +311,9 @@ std::unique_ptr<Kernel> make_gpu_conv(const KernelRequest& r) {
   auto own = gpu_conv_way(facts_of(r));
   // Own kernels count in 64 bits. Where they are too small to pay, nothing is large.
   const bool small = own && own->pays(r.node().shape.box({0, 1}), ConvPass::input_gradient);
-  auto kernel = std::make_unique<ConvKernel>(r, std::move(own));
+  std::vector<std::unique_ptr<ConvWay>> ways;
+  if (own) ways.push_back(std::move(own));
+  auto kernel = std::make_unique<ConvKernel>(r, std::move(ways));
   if (small) return kernel;
   // What cuDNN counts in 32 bits, less something for the padding.
   constexpr std::int64_t most = (std::int64_t{1} << 31) - (std::int64_t{1} << 27);
@@ -320,10 +324,8 @@ std::unique_ptr<Kernel> make_gpu_conv(const KernelRequest& r) {
 
 void add_conv_kernels(Kernels& kernels) {
   kernels.add("conv", {"cuda", [](const KernelRequest& r) { return r.on_gpu(); }, make_gpu_conv});
-  kernels.add("conv", [](const KernelRequest& r) {
-    const ConvFacts facts = facts_of(r);
-    return std::make_unique<ConvKernel>(r, facts.depthwise() ? depthwise_way(facts) : winograd_way(facts));
-  });
+  kernels.add("conv",
+              [](const KernelRequest& r) { return std::make_unique<ConvKernel>(r, cpu_conv_ways(facts_of(r))); });
 }
 
 }  // namespace tessera

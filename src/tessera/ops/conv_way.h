@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "tessera/ops/kernel.h"
 
@@ -44,8 +45,12 @@ class ConvWay {
                                const at::Tensor& sum) const = 0;
 };
 
+/// Those of CPUs for such a convolution, the ones to be asked first before the others.
+std::vector<std::unique_ptr<ConvWay>> cpu_conv_ways(const ConvFacts& facts);
+
 /// Null where the way can do nothing with such a convolution.
 std::unique_ptr<ConvWay> winograd_way(const ConvFacts& facts);
+std::unique_ptr<ConvWay> direct_way(const ConvFacts& facts);
 std::unique_ptr<ConvWay> depthwise_way(const ConvFacts& facts);
 std::unique_ptr<ConvWay> gpu_conv_way(const ConvFacts& facts);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/cpu/isa/product.h"
 #include "tessera/ops/cpu/isa/winograd.h"
 
 namespace tessera {
@@ -151,7 +152,7 @@ void convolve_few(const Rows<const float>& in, Origin origin, const float* weigh
     for (std::int64_t row = 0; row < view.from; row += rows_at_a_time) {
       const WeightView part = view.part(row, rows_at_a_time, column, columns_at_a_time);
       kernels.weights_to_matrices(weights + view.offset(row, column), part, 0, part.from, u);
-      const auto multiply = row == 0 ? kernels.multiply_panels : kernels.add_panels;
+      const auto multiply = row == 0 ? product_kernels().multiply_panels : product_kernels().add_panels;
       for (std::int64_t k = 0; k < points; ++k)
         multiply(s.in + k * g.in_step() + row, u + k * part.step(), s.out + k * g.out_step() + column,
                  {patches, part.to_whole(), part.from}, {g.in_whole, 1, 0, g.out_whole});
@@ -179,8 +180,8 @@ void convolve(const Rows<const float>& in, Origin origin, const at::Tensor& weig
     for (std::int64_t group = first; group < last; ++group) {
       for (std::int64_t i = 0; i < g.size(group); ++i) input_of_patch(in, origin, g, group, i, s);
       for (std::int64_t k = 0; k < points; ++k)
-        kernels.multiply_panels(s.in + k * g.in_step(), u + k * view.step(), s.out + k * g.out_step(),
-                                {g.size(group), g.out_whole, view.from}, {g.in_whole, 1, 0, g.out_whole});
+        product_kernels().multiply_panels(s.in + k * g.in_step(), u + k * view.step(), s.out + k * g.out_step(),
+                                          {g.size(group), g.out_whole, view.from}, {g.in_whole, 1, 0, g.out_whole});
       for (std::int64_t i = 0; i < g.size(group); ++i) output_of_patch(out, g, group, i, s, bias, 0, out.channels);
     }
   });
@@ -200,7 +201,7 @@ void add_weight_gradient(const Rows<const float>& in, Origin origin, const Rows<
       gradient_of_patch(gradient, g, group, i, s);
     }
     const std::int64_t in_sum = (group - first) % groups_a_sum;
-    const auto multiply = in_sum == 0 ? kernels.multiply : kernels.add;
+    const auto multiply = in_sum == 0 ? product_kernels().multiply : product_kernels().add;
     for (std::int64_t k = 0; k < points; ++k)
       multiply(s.in + k * g.in_step(), s.out + k * g.out_step(), matrices + k * view.step(),
                {view.from, g.out_whole, g.size(group)}, {1, g.in_whole, g.out_whole, g.out_whole});
@@ -224,8 +225,9 @@ void add_weight_gradient_of_few(const Rows<const float>& in, Origin origin, cons
     for (std::int64_t row = 0; row < view.from; row += rows_at_a_time) {
       const WeightView part = view.part(row, rows_at_a_time, column, columns_at_a_time);
       for (std::int64_t k = 0; k < points; ++k)
-        kernels.multiply(s.in + k * g.in_step() + row, s.out + k * g.out_step() + column, matrices + k * part.step(),
-                         {part.from, part.to_whole(), patches}, {1, g.in_whole, g.out_whole, part.to_whole()});
+        product_kernels().multiply(s.in + k * g.in_step() + row, s.out + k * g.out_step() + column,
+                                   matrices + k * part.step(), {part.from, part.to_whole(), patches},
+                                   {1, g.in_whole, g.out_whole, part.to_whole()});
       kernels.matrices_to_weights(matrices, part, sum + view.offset(row, column));
     }
   });

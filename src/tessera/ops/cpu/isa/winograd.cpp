@@ -1,7 +1,7 @@
 #include "tessera/ops/cpu/isa/winograd.h"
 
+#include "tessera/ops/cpu/isa/panels.h"
 #include "tessera/ops/cpu/isa/winograd_maps.h"
-#include "tessera/ops/cpu/isa/winograd_product.h"
 
 namespace tessera::TESSERA_ISA {
 namespace {
@@ -59,72 +59,17 @@ void points_to_outputs(const float* from, std::int64_t step, const float* bias, 
   }
 }
 
-// Swaps rows and columns of a square of lane×lane numbers: of ever smaller quarters the two off the diagonal.
-template <int half = lane / 2>
-TESSERA_INLINE void transpose(V* x) {
-  typedef int Order __attribute__((vector_size(sizeof(V))));
-  Order upper, lower;
-#pragma GCC unroll 16
-  for (int e = 0; e < lane; ++e) {
-    upper[e] = e & half ? static_cast<int>(lane) + e - half : e;
-    lower[e] = e & half ? static_cast<int>(lane) + e : e + half;
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < lane; ++i) {
-    if (i & half) continue;
-    const V above = x[i], below = x[i + half];
-    x[i] = __builtin_shuffle(above, below, upper);
-    x[i + half] = __builtin_shuffle(above, below, lower);
-  }
-  if constexpr (half > 1) transpose<half / 2>(x);
-}
-
 // A block of lane×lane weights for each of the nine taps. `at` is the first weight of one.
 struct WeightBlock {
   const WeightView& view;
   std::int64_t row, column;
 
-  TESSERA_INLINE std::int64_t rows() const { return lesser(lane, view.from - row); }
-  TESSERA_INLINE std::int64_t columns() const { return lesser(lane, view.to - column); }
-  TESSERA_INLINE bool full() const { return rows() == lane && columns() == lane; }
   TESSERA_INLINE std::int64_t at(std::int64_t tap) const {
     return row * view.from_stride + column * view.to_stride + (view.reversed ? 8 - tap : tap) * view.tap_stride;
   }
 
-  /// Copies a tap's weights to rows of `lane` numbers.
-  TESSERA_INLINE void load_tap(const float* weights, std::int64_t tap, float* to) const {
-    const float* const from = weights + at(tap);
-    if (full() && view.to_stride == 1) {
-#pragma GCC unroll 16
-      for (int i = 0; i < lane; ++i) store(to + i * lane, load<V>(from + i * view.from_stride));
-    } else if (full() && view.from_stride == 1) {
-      V x[lane];
-#pragma GCC unroll 16
-      for (int j = 0; j < lane; ++j) x[j] = load<V>(from + j * view.to_stride);
-      transpose(x);
-#pragma GCC unroll 16
-      for (int i = 0; i < lane; ++i) store(to + i * lane, x[i]);
-    } else {
-      for (std::int64_t i = 0; i < rows(); ++i)
-        for (std::int64_t j = 0; j < columns(); ++j) to[i * lane + j] = from[i * view.from_stride + j * view.to_stride];
-    }
-  }
-
-  /// The transpose: adds rows of `lane` numbers to a tap's weights.
-  TESSERA_INLINE void add_tap(float* weights, std::int64_t tap, const float* from) const {
-    float* const to = weights + at(tap);
-    if (full() && view.from_stride == 1) {
-      V x[lane];
-#pragma GCC unroll 16
-      for (int i = 0; i < lane; ++i) x[i] = load<V>(from + i * lane);
-      transpose(x);
-#pragma GCC unroll 16
-      for (int j = 0; j < lane; ++j) store(to + j * view.to_stride, load<V>(to + j * view.to_stride) + x[j]);
-    } else {
-      for (std::int64_t i = 0; i < rows(); ++i)
-        for (std::int64_t j = 0; j < columns(); ++j)
-          to[i * view.from_stride + j * view.to_stride] += from[i * lane + j];
-    }
+  TESSERA_INLINE Square square() const {
+    return {lesser(lane, view.from - row), lesser(lane, view.to - column), view.from_stride, view.to_stride};
   }
 };
 
@@ -136,7 +81,8 @@ void weights_to_matrices(const float* weights, const WeightView& view, std::int6
     const Panel panel = panel_of(column, view.to_whole());
     for (std::int64_t row = first; row < last; row += lane) {
       const WeightBlock here{view, row, column};
-      for (int tap = 0; tap < 9; ++tap) here.load_tap(weights, tap, block + tap * lane * lane);
+      for (int tap = 0; tap < 9; ++tap)
+        load_square(weights + here.at(tap), here.square(), block + tap * lane * lane, lane);
       for (std::int64_t i = 0; i < lesser(lane, last - row); ++i) {
         V w[9], t[18], u[36];
         for (int k = 0; k < 9; ++k) w[k] = load<V>(block + (k * lane + i) * lane);
@@ -164,21 +110,13 @@ void matrices_to_weights(const float* from, const WeightView& view, float* sum) 
         for (int k = 0; k < 9; ++k) store(block + (k * lane + i) * lane, w[k]);
       }
       const WeightBlock here{view, row, column};
-      for (int tap = 0; tap < 9; ++tap) here.add_tap(sum, tap, block + tap * lane * lane);
+      for (int tap = 0; tap < 9; ++tap) add_square(sum + here.at(tap), here.square(), block + tap * lane * lane, lane);
     }
 }
 
 }  // namespace
 
-const WinogradKernels winograd_kernels{lane,
-                                       inputs_to_points,
-                                       gradients_to_points,
-                                       points_to_outputs,
-                                       weights_to_matrices,
-                                       matrices_to_weights,
-                                       product<Panels::apart, false>,
-                                       product<Panels::apart, true>,
-                                       product<Panels::side_by_side, false>,
-                                       product<Panels::side_by_side, true>};
+const WinogradKernels winograd_kernels{
+    lane, inputs_to_points, gradients_to_points, points_to_outputs, weights_to_matrices, matrices_to_weights};
 
 }  // namespace tessera::TESSERA_ISA

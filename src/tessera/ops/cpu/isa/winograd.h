@@ -37,16 +37,6 @@ struct WeightView {
   }
 };
 
-/// A matrix product's operands: numbers of a are `a_row` and `a_depth` apart, rows of b `b_depth`, rows of c `c_row`.
-struct Strides {
-  std::int64_t a_row, a_depth, b_depth, c_row;
-};
-struct Extent {
-  std::int64_t height, width, depth;
-};
-/// c = a · b, or added to c. The width is in whole vectors.
-using Product = void (*)(const float* a, const float* b, float* c, Extent e, Strides s);
-
 }  // namespace tessera::winograd
 
 namespace tessera {
@@ -61,14 +51,12 @@ struct WinogradKernels {
   void (*points_to_outputs)(const float* from, std::int64_t step, const float* bias, std::int64_t channels,
                             float* const* pixels);
 
-  /// Rows [first, last) of the 36 matrices, whose columns stand in the panels that multiply_panels wants.
+  /// Rows [first, last) of the 36 matrices, whose columns stand in the panels that multiply_panels wants
+  /// (isa/product.h).
   void (*weights_to_matrices)(const float* weights, const winograd::WeightView& view, std::int64_t first,
                               std::int64_t last, float* to);
   /// The transpose: adds the gradient at the 36 points, in plain matrices, to the weights' gradient.
   void (*matrices_to_weights)(const float* from, const winograd::WeightView& view, float* sum);
-
-  /// The right factor in panels, and as a plain matrix.
-  winograd::Product multiply_panels, add_panels, multiply, add;
 };
 TESSERA_ISA_TABLE(WinogradKernels, winograd_kernels)
 

@@ -3,11 +3,9 @@
 // between its outputs.
 #pragma once
 
-#include "tessera/ops/cpu/isa/vectors.h"
+#include "tessera/ops/cpu/isa/squares.h"
 
 namespace tessera::TESSERA_ISA {
-
-using V = Vector<float>;
 
 // The transforms come from polynomials through 0, ±p, ±q and infinity. These two keep the rounding error lower than the
 // textbook's 1 and 2 do: the transforms' entries are nearer to each other.

@@ -1,25 +1,13 @@
-// Matrix products of Winograd's convolution; see winograd.h.
-#pragma once
+#include "tessera/ops/cpu/isa/product.h"
 
-#include "tessera/ops/cpu/isa/vectors.h"
-#include "tessera/ops/cpu/isa/winograd.h"
+#include "tessera/ops/cpu/isa/panels.h"
 
 namespace tessera::TESSERA_ISA {
-
-using V = Vector<float>;
-constexpr std::int64_t lane = vector_length<float>;
-using winograd::Extent;
-using winograd::Strides;
-
-// What stays in registers: rows × vectors of sums, a row of the right factor and a number of the left one. AVX-512 has
-// 32 registers, the others have 16.
-constexpr bool many_registers = TESSERA_VECTOR_BYTES == 64;
-constexpr int widest = many_registers ? 4 : 2;
-constexpr int rows_of_widest = 6, rows_of_two = many_registers ? 12 : 6, rows_of_one = 12;
+namespace {
 
 template <int rows, int vectors, bool add>
 TESSERA_INLINE void product_of_registers(const float* a, const float* b, float* c, std::int64_t depth,
-                                         const Strides& s) {
+                                         const ProductStrides& s) {
   V sum[rows][vectors];
 #pragma GCC unroll 16
   for (int i = 0; i < rows; ++i)
@@ -42,7 +30,7 @@ TESSERA_INLINE void product_of_registers(const float* a, const float* b, float* 
 
 template <int rows, int vectors, bool add>
 TESSERA_INLINE void product_of_columns(const float* a, const float* b, float* c, std::int64_t height,
-                                       std::int64_t depth, const Strides& s) {
+                                       std::int64_t depth, const ProductStrides& s) {
   std::int64_t i = 0;
   for (; i + rows <= height; i += rows)
     product_of_registers<rows, vectors, add>(a + i * s.a_row, b, c + i * s.c_row, depth, s);
@@ -52,22 +40,11 @@ TESSERA_INLINE void product_of_columns(const float* a, const float* b, float* c,
   }
 }
 
-// Right factors are taken in panels of `widest`, two or one vectors of columns. `apart`: each panel is a matrix of its
-// own, one behind the other, so that it is read in the order of memory.
+// `apart`: each panel is a matrix of its own, one behind the other, so that it is read in the order of memory.
 enum class Panels { side_by_side, apart };
-struct Panel {
-  std::int64_t begin, width;
-};
-TESSERA_INLINE Panel panel_of(std::int64_t column, std::int64_t columns) {
-  constexpr std::int64_t full = widest * lane;
-  const std::int64_t fulls = columns / full * full, twos = columns / (2 * lane) * (2 * lane);
-  if (column < fulls) return {column / full * full, full};
-  if (column < twos) return {fulls, 2 * lane};
-  return {twos, lane};
-}
 
 template <Panels panels, bool add>
-void product(const float* a, const float* b, float* c, Extent e, Strides s) {
+void product(const float* a, const float* b, float* c, ProductExtent e, ProductStrides s) {
   for (std::int64_t j = 0; j < e.width;) {
     const Panel panel = panel_of(j, e.width);
     const float* const right = panels == Panels::apart ? b + j * e.depth : b + j;
@@ -81,5 +58,36 @@ void product(const float* a, const float* b, float* c, Extent e, Strides s) {
     j += panel.width;
   }
 }
+
+TESSERA_INLINE Square square_at(const WeightMatrix& w, std::int64_t row, std::int64_t column) {
+  return {lesser(lane, w.rows - row), lesser(lane, w.columns - column), w.row_stride, w.column_stride};
+}
+
+void to_panels(const float* weights, const WeightMatrix& w, float* to, std::int64_t depth, std::int64_t first) {
+  const std::int64_t whole = (w.columns + lane - 1) / lane * lane;
+  for (std::int64_t column = 0; column < whole; column += lane) {
+    const Panel panel = panel_of(column, whole);
+    for (std::int64_t row = 0; row < w.rows; row += lane)
+      load_square(weights + row * w.row_stride + column * w.column_stride, square_at(w, row, column),
+                  to + panel.begin * depth + (first + row) * panel.width + (column - panel.begin), panel.width);
+  }
+}
+
+void add_to_weights(const float* from, std::int64_t apart, const WeightMatrix& w, float* weights) {
+  for (std::int64_t column = 0; column < w.columns; column += lane)
+    for (std::int64_t row = 0; row < w.rows; row += lane)
+      add_square(weights + row * w.row_stride + column * w.column_stride, square_at(w, row, column),
+                 from + row * apart + column, apart);
+}
+
+}  // namespace
+
+const ProductKernels product_kernels{lane,
+                                     product<Panels::apart, false>,
+                                     product<Panels::apart, true>,
+                                     product<Panels::side_by_side, false>,
+                                     product<Panels::side_by_side, true>,
+                                     to_panels,
+                                     add_to_weights};
 
 }  // namespace tessera::TESSERA_ISA
