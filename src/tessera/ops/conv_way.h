@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "tessera/ops/kernel.h"
@@ -33,8 +34,11 @@ enum class ConvPass { forward, input_gradient, weight_gradient };
 class ConvWay {
  public:
   virtual ~ConvWay() = default;
+  virtual std::string_view name() const = 0;
   /// Whether it is faster than torch for outputs of this box.
   virtual bool pays(const Box& out, ConvPass pass) const = 0;
+  /// Whether it may be, so that it is worth a measurement.
+  virtual bool may_pay(const Box& out, ConvPass pass) const { return pays(out, pass); }
   virtual void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
                        const at::Tensor& out) const = 0;
   /// The origin is forward's.

@@ -10,6 +10,11 @@ namespace {
 class WinogradWay final : public ConvWay {
  public:
   explicit WinogradWay(const ConvFacts& facts) : facts_(facts) {}
+  std::string_view name() const override { return "winograd"; }
+  bool may_pay(const Box& out, ConvPass) const override {
+    return std::min(facts_.in_channels, facts_.out_channels) >= 8 && out.height().size() >= 3 &&
+           out.width().size() >= 3;
+  }
   bool pays(const Box& out, ConvPass) const override {
     return winograd_pays(facts_.in_channels, facts_.out_channels, out.batch().size(), out.height().size(),
                          out.width().size());
@@ -36,6 +41,8 @@ class WinogradWay final : public ConvWay {
 class DirectWay final : public ConvWay {
  public:
   explicit DirectWay(const ConvFacts& facts) : facts_(facts) {}
+  std::string_view name() const override { return "direct"; }
+  bool may_pay(const Box&, ConvPass) const override { return true; }
   bool pays(const Box& out, ConvPass pass) const override {
     const std::int64_t made = pass == ConvPass::input_gradient ? facts_.in_channels : facts_.out_channels;
     const std::int64_t read = pass == ConvPass::input_gradient ? facts_.out_channels : facts_.in_channels;
@@ -68,6 +75,7 @@ class DirectWay final : public ConvWay {
 class GpuWay final : public ConvWay {
  public:
   explicit GpuWay(const ConvFacts& facts) : facts_(facts) {}
+  std::string_view name() const override { return "gpu"; }
   bool pays(const Box& out, ConvPass pass) const override {
     return gpu::conv_pays(
         {facts_.plain_kernel(), facts_.stride(), facts_.in_channels, facts_.out_channels, out.volume()},

@@ -4,8 +4,8 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "unit/ops/conv_case.h"
 #include "support/compare.h"
+#include "unit/ops/conv_case.h"
 
 namespace tessera {
 namespace {

@@ -13,6 +13,8 @@ namespace {
 class DepthwiseWay final : public ConvWay {
  public:
   explicit DepthwiseWay(const ConvFacts& facts) : facts_(facts) {}
+  std::string_view name() const override { return "depthwise"; }
+  bool may_pay(const Box&, ConvPass pass) const override { return pass == ConvPass::weight_gradient; }
   bool pays(const Box&, ConvPass pass) const override {
     const auto plain = [](const Window& w) { return w.kernel == 3 && w.stride == 1 && w.dilation == 1; };
     return pass == ConvPass::weight_gradient && !(plain(rows()) && plain(columns()));
