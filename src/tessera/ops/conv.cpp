@@ -15,6 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/bands.h"
 #include "tessera/ops/conv_way.h"
+#include "tessera/ops/cpu/few.h"
 #include "tessera/ops/families.h"
 #include "tessera/ops/torch_compat.h"
 #include "tessera/ops/way_choices.h"
@@ -88,11 +89,11 @@ class ConvKernel final : public Kernel {
   bool has_weights() const override { return true; }
 
  private:
-  // What one thread does with few images. ATen leaves windows of one pixel to a matrix product unless the batch is
-  // large; oneDNN beats that, by up to two where channels are few, so rows are taken for samples. With more weights
-  // than pixels a product of all windows with the weights is fastest, larger windows included: it takes the weights as
-  // they lie and adds to their gradient in place. Blocked is oneDNN in the layout of its choice, with copies there and
-  // back; only a measurement finds out where that pays.
+  // What torch does with few images on one thread. ATen leaves windows of one pixel to a matrix product unless the
+  // batch is large; oneDNN beats that, by up to two where channels are few, so rows are taken for samples. With more
+  // weights than pixels a product of all windows with the weights is fastest, larger windows included: it takes the
+  // weights as they lie and adds to their gradient in place. Blocked is oneDNN in the layout of its choice, with copies
+  // there and back; only a measurement finds out where that pays.
   enum class Way { convolution, rows_as_samples, product, blocked };
 
   // A way of our own, or one of torch's.
@@ -213,9 +214,15 @@ class ConvKernel final : public Kernel {
     return plain(op_.windows.height) && plain(op_.windows.width) && op_.options.groups == 1;
   }
 
+  // Whether our own products multiply few windows with the weights: they share the work out to all threads.
+  bool few() const {
+    return by_onednn_ && float32_ && few_can(op_.windows.height.kernel * op_.windows.width.kernel * input_.channels);
+  }
+
   Way way(const Box& out) const {
-    if (!by_onednn_ || at::get_num_threads() > 1 || op_.options.groups > 1) return Way::convolution;
+    if (!by_onednn_ || op_.options.groups > 1 || (at::get_num_threads() > 1 && !few())) return Way::convolution;
     if (out.volume() < 4 * std::min(input_.channels, op_.options.out)) return Way::product;
+    if (at::get_num_threads() > 1) return Way::convolution;
     const bool rows = float32_ && of_single_pixels() && out.batch().size() * out.height().size() >= 16;
     return rows ? Way::rows_as_samples : Way::convolution;
   }
@@ -326,7 +333,8 @@ class ConvKernel final : public Kernel {
     const at::Tensor &x = p.input, &w = parameters_.values[0];
     const std::array<std::int64_t, 2> no_output_padding{0, 0};
     if (p.way == Way::product) {
-      const at::Tensor y = at::mm(windows_of(p), matrix(w).t());
+      const at::Tensor windows = windows_of(p), weights = matrix(w);
+      const at::Tensor y = few() ? few_forward(windows.contiguous(), weights) : at::mm(windows, weights.t());
       if (op_.options.bias) y.add_(*bias());
       return images_of(y, x.size(0), p.out_height);
     }
@@ -337,17 +345,21 @@ class ConvKernel final : public Kernel {
   at::Tensor input_gradient(const Problem& p, const at::Tensor& gradient) const {
     const at::Tensor &x = p.input, &w = parameters_.values[0];
     if (p.way == Way::product) {
-      const at::Tensor windows = at::mm(pixels_of(gradient), matrix(w));
+      const at::Tensor dy = pixels_of(gradient);
+      const at::Tensor windows = few() ? few_input_gradient(dy.contiguous(), matrix(w)) : at::mm(dy, matrix(w));
       return of_single_pixels() ? images_of(windows, x.size(0), x.size(2)) : sum_of_windows(p, windows);
     }
     return whole_again(p, std::get<0>(backward(p, gradient, {true, false, false})));
   }
 
   void add_weight_gradient(const Problem& p, const at::Tensor& gradient, const at::Tensor& sum) const {
-    if (p.way == Way::product)
-      matrix(sum).addmm_(pixels_of(gradient).t(), windows_of(p));
-    else
+    if (p.way != Way::product) {
       sum.add_(std::get<1>(backward(p, gradient, {false, true, false})));
+    } else if (few()) {
+      few_weight_gradient(pixels_of(gradient).contiguous(), windows_of(p).contiguous(), matrix(sum));
+    } else {
+      matrix(sum).addmm_(pixels_of(gradient).t(), windows_of(p));
+    }
   }
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const Problem& p, const at::Tensor& gradient,
