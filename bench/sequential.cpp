@@ -20,6 +20,7 @@
 
 #include "support/torch_models.h"
 #include "tessera/base/error.h"
+#include "tessera/base/instruction_set.h"
 #include "tessera/base/text.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/io/report.h"
@@ -274,6 +275,7 @@ nlohmann::ordered_json run_case(const Case& k, int threads, int iterations, Tabl
 
 int main(int argc, char** argv) {
   using namespace tessera;
+  limit_libraries(argv);
   CLI::App app{"Sequential training beside torch's autograd"};
   int iterations = 7;
   std::string json;
@@ -295,6 +297,11 @@ int main(int argc, char** argv) {
     for (int t : k.size > 0 ? threads : std::vector<int>{})
       for (auto& row : run_case(k, t, iterations, table)) rows.push_back(row);
   const BuildInfo build = build_info();
-  fmt::print("{}commit {}, {} timed steps each, float32\n", table.str(), build.commit, iterations);
-  if (!json.empty()) std::ofstream(json) << nlohmann::ordered_json{{"commit", build.commit}, {"rows", rows}}.dump(2);
+  fmt::print("{}commit {}, {}, {} timed steps each, float32\n", table.str(), build.commit, to_string(instruction_set()),
+             iterations);
+  if (!json.empty())
+    std::ofstream(json) << nlohmann::ordered_json{
+        {"commit", build.commit},
+        {"cpu", to_string(instruction_set())},
+        {"rows", rows}}.dump(2);
 }

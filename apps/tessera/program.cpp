@@ -18,6 +18,7 @@
 #include "flags.h"
 #include "standard_output.h"
 #include "tessera/base/error.h"
+#include "tessera/base/instruction_set.h"
 
 namespace tessera {
 namespace {
@@ -245,6 +246,12 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
 }  // namespace
 
 int run_program(int argc, char** argv, const ModelRegistry& models) {
+  try {
+    limit_libraries(argv);
+  } catch (const Error& error) {
+    complain(error.what());
+    return code(error.code());
+  }
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error like a full disk
   std::vector<std::string> arguments(argv + 1, argv + argc);
   // Three times at most: then with the flags of --config, then with those that a resumed run was started with.

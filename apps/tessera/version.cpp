@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include "commands.h"
+#include "tessera/base/instruction_set.h"
 #include "tessera/comm/mpi/mpi_communicator.h"
 #include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/data/vips_images.h"
@@ -13,18 +14,42 @@
 
 namespace tessera {
 
+namespace {
+
+// ATen has no function for it that is exported everywhere, but a line in the description of itself.
+std::string aten_capability() {
+  constexpr std::string_view words = "CPU capability usage: ";
+  const std::string all = at::show_config();
+  const std::size_t at = all.find(words);
+  if (at == std::string::npos) return "as it likes";
+  const std::size_t begin = at + words.size();
+  return all.substr(begin, all.find('\n', begin) - begin);
+}
+
+// What computes, and what was asked for where that is less than the machine has.
+std::string cpu_words() {
+  const InstructionSet used = instruction_set(), machine = machine_instruction_set();
+  std::string words = fmt::format("{}; ATen {}", to_string(used), aten_capability());
+  if (used != machine) words += fmt::format("; limited by TESSERA_CPU, the machine has {}", to_string(machine));
+  if (const std::string limits = library_limits(); !limits.empty()) words += fmt::format(" ({})", limits);
+  return words;
+}
+
+}  // namespace
+
 std::string version_text() {
   const BuildInfo build = build_info();
   return fmt::format(
       "tessera {} ({})\n"
       "compiler   {}\n"
+      "CPU        {}\n"
       "libtorch   {}\n"
       "MPI        {}\n"
       "libvips    {}\n"
       "CUDA       {}\n"
       "NCCL       {}\n"
       "sanitizers {}\n",
-      build.version, build.commit, build.compiler, TORCH_VERSION, mpi_library_version(),
+      build.version, build.commit, build.compiler, cpu_words(), TORCH_VERSION, mpi_library_version(),
       has_vips() ? vips_version() : "no: image files cannot be read",
       !gpu::built() ? std::string("no: --device cuda is refused") : fmt::format("yes, {} GPUs visible", gpu_count()),
       nccl_built() ? nccl_version() : "no: --transport nccl is refused",

@@ -6,16 +6,20 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/bands.h"
 #include "tessera/ops/conv_way.h"
+#include "tessera/ops/cpu/few.h"
 #include "tessera/ops/families.h"
 #include "tessera/ops/torch_compat.h"
+#include "tessera/ops/way_choices.h"
 
 namespace tessera {
 namespace {
@@ -54,35 +58,140 @@ at::Tensor images_of(const at::Tensor& pixels, std::int64_t samples, std::int64_
 
 class ConvKernel final : public Kernel {
  public:
-  /// `own`: asked before torch; may be null.
-  ConvKernel(const KernelRequest& request, std::unique_ptr<ConvWay> own)
+  /// `own`: asked before torch, in this order.
+  ConvKernel(const KernelRequest& request, std::vector<std::unique_ptr<ConvWay>> own)
       : op_(request.op<Conv>()),
         input_(request.input_shapes()[0]),
         parameters_(request.parameters_of_node()),
         own_(std::move(own)),
-        by_onednn_(!request.on_gpu()) {}
+        by_onednn_(!request.on_gpu()),
+        float32_(request.activations.dtype().toScalarType() == at::kFloat) {}
 
   Slab forward(const ForwardArgs& args) override {
-    if (const auto seen = own_way(args.inputs[0], args.out, ConvPass::forward)) {
-      Slab out = args.place(op_.options.out, seen->input.data.options());
-      own_->forward(seen->input.data, seen->origin, parameters_, out.data);
-      return out;
-    }
-    return {channels_last(convolved(problem(args.inputs[0], args.out))), args.out};
+    const auto by = [&](const Choice& choice) { return forward_by(choice, args); };
+    return by(choose(args.inputs[0], args.out, ConvPass::forward, by));
   }
 
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
-    const Slab& gradient = args.gradients[0];
-    if (const auto seen = own_way(args.inputs[0], gradient.box, ConvPass::input_gradient)) {
-      // Padding that the slab holds wants no gradient: often that saves a row and a column of patches.
-      const Box& box = seen->input.box;
-      const Slab dx = empty_slab(intersect(box, input_.box(box.batch())), input_.channels, gradient.data.options());
-      const Origin origin{seen->origin.row - (dx.box.height().begin - box.height().begin),
-                          seen->origin.column - (dx.box.width().begin - box.width().begin)};
-      own_->input_gradient(gradient.data, origin, parameters_.values[0], dx.data);
-      return {dx};
+    const auto by = [&](const Choice& choice) { return input_gradient_by(choice, args); };
+    return {by(choose(args.inputs[0], args.gradients[0].box, ConvPass::input_gradient, by))};
+  }
+
+  void weight_gradients(BackwardArgs& args) override {
+    // A trial must leave the sums as they are.
+    const auto trial = [&](const Choice& choice) {
+      add_weight_gradient_by(choice, args, at::zeros_like(parameters_.gradients[0]));
+    };
+    const Choice choice = choose(args.inputs[0], args.gradients[0].box, ConvPass::weight_gradient, trial);
+    add_weight_gradient_by(choice, args, parameters_.gradients[0]);
+    if (op_.options.bias) parameters_.gradients[1].add_(at::sum(args.gradients[0].data, at::IntArrayRef({0, 2, 3})));
+  }
+
+  bool has_weights() const override { return true; }
+
+  std::optional<Workspace> workspace(const Box& out, const Box& in) const override {
+    const Box seen = intersect(op_.windows.input_of(out), input_.box(out.batch()));
+    const auto scratch = [&](ConvPass pass) {
+      const Choice choice = fixed_choice({{}, in}, out, pass);
+      return choice.own ? choice.own->scratch(pass == ConvPass::input_gradient ? seen : out, pass)
+                        : torch_scratch(choice.torch, out, in, pass);
+    };
+    Workspace work;
+    work.forward = scratch(ConvPass::forward);
+    work.input_gradient = scratch(ConvPass::input_gradient);
+    work.weight_gradient = scratch(ConvPass::weight_gradient);
+    work.writes_in_place = fixed_choice({{}, in}, out, ConvPass::forward).own != nullptr;
+    return work;
+  }
+
+ private:
+  // What torch does with few images on one thread. ATen leaves windows of one pixel to a matrix product unless the
+  // batch is large; oneDNN beats that, by up to two where channels are few, so rows are taken for samples. With more
+  // weights than pixels a product of all windows with the weights is fastest, larger windows included: it takes the
+  // weights as they lie and adds to their gradient in place. Blocked is oneDNN in the layout of its choice, with copies
+  // there and back; only a measurement finds out where that pays.
+  enum class Way { convolution, rows_as_samples, product, blocked };
+
+  // A way of our own, or one of torch's.
+  struct Choice {
+    const ConvWay* own = nullptr;
+    Way torch = Way::convolution;
+    std::string_view name() const {
+      if (own) return own->name();
+      constexpr std::array<std::string_view, 4> names{"convolution", "rows", "product", "blocked"};
+      return names[static_cast<std::size_t>(torch)];
     }
-    const Problem p = problem(args.inputs[0], gradient.box);
+  };
+
+  Choice fixed_choice(const Slab& slab, const Box& out, ConvPass pass) const {
+    const auto own = std::find_if(own_.begin(), own_.end(), [&](const auto& w) { return w->pays(out, pass); });
+    if (own != own_.end() && seen_by(slab, out)) return {.own = own->get()};
+    return {.torch = way(out)};
+  }
+
+  std::vector<Choice> choices(const Slab& slab, const Box& out, ConvPass pass) const {
+    std::vector<Choice> all{fixed_choice(slab, out, pass)};
+    const auto add = [&](const Choice& c) {
+      if (std::none_of(all.begin(), all.end(), [&](const Choice& o) { return o.name() == c.name(); })) all.push_back(c);
+    };
+    if (seen_by(slab, out))
+      for (const auto& w : own_)
+        if (w->may_pay(out, pass)) add({.own = w.get()});
+    for (const Way w : {Way::convolution, Way::blocked}) add({.torch = w});
+    if (of_single_pixels()) add({.torch = Way::rows_as_samples});
+    // Windows of several pixels are copied, each pixel as often as it is seen.
+    if (op_.options.groups == 1 && (of_single_pixels() || out.volume() <= 4096)) add({.torch = Way::product});
+    return all;
+  }
+
+  // By the rules, or by measurement: trial(choice) must do what the pass does, without consequences.
+  template <class Trial>
+  Choice choose(const Slab& slab, const Box& out, ConvPass pass, const Trial& trial) const {
+    WayChoices& ways = WayChoices::of_process();
+    if (!by_onednn_ || !float32_ || !slab.defined() || out.empty() || ways.fixed())
+      return fixed_choice(slab, out, pass);
+    const auto all = choices(slab, out, pass);
+    const std::string shape = shape_words(out, pass), known = ways.measured() ? ways.find(shape) : ways.how();
+    for (const Choice& c : all)
+      if (c.name() == known) return c;
+    if (!ways.measured()) return all[0];
+    std::vector<std::function<void()>> trials;
+    for (const Choice& c : all) trials.emplace_back([&trial, &c] { trial(c); });
+    const Choice best = all[fastest(trials, at::get_num_threads())];
+    ways.remember(shape, std::string(best.name()));
+    return best;
+  }
+
+  std::string shape_words(const Box& out, ConvPass pass) const {
+    constexpr std::array<std::string_view, 3> passes{"forward", "input gradient", "weight gradient"};
+    const auto &rows = op_.windows.height, &columns = op_.windows.width;
+    return concat("conv ", rows.kernel, "x", columns.kernel, "/", rows.stride, "x", columns.stride, "/", rows.dilation,
+                  "x", columns.dilation, " ", input_.channels, ">", op_.options.out, "/", op_.options.groups, ", ",
+                  out.batch().size(), "x", out.height().size(), "x", out.width().size(), ", ",
+                  passes[static_cast<std::size_t>(pass)], ", ", at::get_num_threads(), " threads");
+  }
+
+  Slab forward_by(const Choice& choice, const ForwardArgs& args) const {
+    if (!choice.own) return {channels_last(convolved(problem(args.inputs[0], args.out, choice.torch))), args.out};
+    const Seen seen = *seen_by(args.inputs[0], args.out);
+    Slab out = args.place(op_.options.out, seen.input.data.options());
+    choice.own->forward(seen.input.data, seen.origin, parameters_, out.data);
+    return out;
+  }
+
+  Slab input_gradient_by(const Choice& choice, const BackwardArgs& args) const {
+    const Slab& gradient = args.gradients[0];
+    if (choice.own) {
+      const Seen seen = *seen_by(args.inputs[0], gradient.box);
+      // Padding that the slab holds wants no gradient: often that saves a row and a column of patches.
+      const Box& box = seen.input.box;
+      const Slab dx = empty_slab(intersect(box, input_.box(box.batch())), input_.channels, gradient.data.options());
+      const Origin origin{seen.origin.row - (dx.box.height().begin - box.height().begin),
+                          seen.origin.column - (dx.box.width().begin - box.width().begin)};
+      choice.own->input_gradient(gradient.data, origin, parameters_.values[0], dx.data);
+      return dx;
+    }
+    const Problem p = problem(args.inputs[0], gradient.box, choice.torch);
     at::Tensor dx = input_gradient(p, gradient.data);
     if (!p.whole.empty()) {
       const at::Tensor picked = dx;
@@ -91,38 +200,19 @@ class ConvKernel final : public Kernel {
     }
     if (p.padded)
       dx = dx.narrow(2, p.extra_before[0], p.box.height().size()).narrow(3, p.extra_before[1], p.box.width().size());
-    return {{channels_last(dx), p.box}};
+    return {channels_last(dx), p.box};
   }
 
-  void weight_gradients(BackwardArgs& args) override {
+  void add_weight_gradient_by(const Choice& choice, const BackwardArgs& args, const at::Tensor& sum) const {
     const Slab& gradient = args.gradients[0];
-    if (const auto seen = own_way(args.inputs[0], gradient.box, ConvPass::weight_gradient)) {
-      own_->weight_gradient(seen->input.data, seen->origin, gradient.data, parameters_.gradients[0]);
-      if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient.data, at::IntArrayRef({0, 2, 3})));
-      return;
-    }
-    add_weight_gradient(problem(args.inputs[0], gradient.box), gradient.data);
+    if (!choice.own)
+      return add_weight_gradient(problem(args.inputs[0], gradient.box, choice.torch), gradient.data, sum);
+    const Seen seen = *seen_by(args.inputs[0], gradient.box);
+    choice.own->weight_gradient(seen.input.data, seen.origin, gradient.data, sum);
   }
 
-  bool has_weights() const override { return true; }
-
-  std::optional<Workspace> workspace(const Box& out, const Box& in) const override {
-    Workspace work;
-    const Box seen = intersect(op_.windows.input_of(out), input_.box(out.batch()));
-    const auto scratch = [&](ConvPass pass) {
-      return own_ && own_->pays(out, pass) ? own_->scratch(pass == ConvPass::input_gradient ? seen : out, pass)
-                                           : torch_scratch(out, in, pass);
-    };
-    work.forward = scratch(ConvPass::forward);
-    work.input_gradient = scratch(ConvPass::input_gradient);
-    work.weight_gradient = scratch(ConvPass::weight_gradient);
-    work.writes_in_place = own_ && own_->pays(out, ConvPass::forward);
-    return work;
-  }
-
- private:
   // Bytes that torch takes, and what is done to its arguments beforehand.
-  double torch_scratch(const Box& out, const Box& in, ConvPass pass) const {
+  double torch_scratch(Way way, const Box& out, const Box& in, ConvPass pass) const {
     const auto bytes = static_cast<double>(c10::elementSize(parameters_.values[0].scalar_type()));
     const double weights = bytes * static_cast<double>(parameters_.values[0].numel());
     const double pixels = bytes * static_cast<double>(out.volume() * input_.channels);
@@ -136,8 +226,7 @@ class ConvKernel final : public Kernel {
                       (view.batch().size() > 1 && view.height().size() + rows.stride <= in.height().size());
     if (gaps && !picked && pass != ConvPass::input_gradient)
       sum += bytes * static_cast<double>(view.volume() * input_.channels);
-    if (by_onednn_ && at::get_num_threads() == 1 && op_.options.groups == 1 &&
-        out.volume() < 4 * std::min(input_.channels, op_.options.out)) {
+    if (way == Way::product) {
       // A product: the windows are written out.
       if (!single) sum += pixels * static_cast<double>(rows.kernel * columns.kernel);
       return sum;
@@ -145,12 +234,6 @@ class ConvKernel final : public Kernel {
     // oneDNN has the weights, and their gradient, in an order of its own.
     return sum + (pass == ConvPass::weight_gradient ? 2 : 1) * weights;
   }
-
-  // What one thread does with few images. ATen leaves windows of one pixel to a matrix product unless the batch is
-  // large; oneDNN beats that, by up to two where channels are few, so rows are taken for samples. With more weights
-  // than pixels a product of all windows with the weights is fastest, larger windows included: it takes the weights as
-  // they lie and adds to their gradient in place.
-  enum class Way { convolution, rows_as_samples, product };
 
   // What ATen's convolution is asked: its padding is the same on both ends, so what is left is padded by hand.
   struct Problem {
@@ -165,16 +248,22 @@ class ConvKernel final : public Kernel {
     Way way = Way::convolution;
   };
 
-  bool of_single_pixels(const Problem& p) const {
-    return op_.windows.height.kernel == 1 && op_.windows.width.kernel == 1 &&
-           p.pad == std::array<std::int64_t, 2>{0, 0} && p.stride == std::array<std::int64_t, 2>{1, 1};
+  // Without padding: then the pixels are picked first, whatever the stride, and each is an output.
+  bool of_single_pixels() const {
+    const auto plain = [](const Window& w) { return w.kernel == 1 && w.pad_begin == 0 && w.pad_end == 0; };
+    return plain(op_.windows.height) && plain(op_.windows.width) && op_.options.groups == 1;
   }
 
-  Way way(const Problem& p, const Box& out) const {
-    if (!by_onednn_ || at::get_num_threads() > 1 || op_.options.groups > 1) return Way::convolution;
+  // Whether our own products multiply few windows with the weights: they share the work out to all threads.
+  bool few() const {
+    return by_onednn_ && float32_ && few_can(op_.windows.height.kernel * op_.windows.width.kernel * input_.channels);
+  }
+
+  Way way(const Box& out) const {
+    if (!by_onednn_ || op_.options.groups > 1 || (at::get_num_threads() > 1 && !few())) return Way::convolution;
     if (out.volume() < 4 * std::min(input_.channels, op_.options.out)) return Way::product;
-    const bool rows =
-        p.input.scalar_type() == at::kFloat && of_single_pixels(p) && out.batch().size() * out.height().size() >= 16;
+    if (at::get_num_threads() > 1) return Way::convolution;
+    const bool rows = float32_ && of_single_pixels() && out.batch().size() * out.height().size() >= 16;
     return rows ? Way::rows_as_samples : Way::convolution;
   }
 
@@ -189,9 +278,8 @@ class ConvKernel final : public Kernel {
     Origin origin;
   };
 
-  // Set where that is the faster way.
-  std::optional<Seen> own_way(const Slab& slab, const Box& out, ConvPass pass) const {
-    if (!own_ || !own_->pays(out, pass)) return std::nullopt;
+  // Unset where it sees nothing but padding.
+  std::optional<Seen> seen_by(const Slab& slab, const Box& out) const {
     const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);
     const Reach columns = reach(op_.windows.width, out.width(), slab.box.width(), input_.width);
     if (rows.seen.empty() || columns.seen.empty()) return std::nullopt;
@@ -204,7 +292,7 @@ class ConvKernel final : public Kernel {
     return Seen{seen, {-rows.before, -columns.before}};
   }
 
-  Problem problem(const Slab& slab, const Box& out) const {
+  Problem problem(const Slab& slab, const Box& out, Way way) const {
     const Reach rows = reach(op_.windows.height, out.height(), slab.box.height(), input_.height);
     const Reach columns = reach(op_.windows.width, out.width(), slab.box.width(), input_.width);
     Problem p;
@@ -240,7 +328,7 @@ class ConvKernel final : public Kernel {
     }
     p.out_height = out.height().size();
     p.out_width = out.width().size();
-    p.way = way(p, out);
+    p.way = way;
     return p;
   }
 
@@ -285,54 +373,57 @@ class ConvKernel final : public Kernel {
     const at::Tensor &x = p.input, &w = parameters_.values[0];
     const std::array<std::int64_t, 2> no_output_padding{0, 0};
     if (p.way == Way::product) {
-      const at::Tensor y = at::mm(windows_of(p), matrix(w).t());
+      const at::Tensor windows = windows_of(p), weights = matrix(w);
+      const at::Tensor y = few() ? few_forward(windows.contiguous(), weights) : at::mm(windows, weights.t());
       if (op_.options.bias) y.add_(*bias());
       return images_of(y, x.size(0), p.out_height);
     }
-    if (p.way == Way::rows_as_samples)
-      return images_of(pixels_of(at::convolution(rows_as_samples(x), w, bias(), p.stride, p.pad, dilation(), false,
-                                                 no_output_padding, 1)),
-                       x.size(0), x.size(2));
-    return at::convolution(x, w, bias(), p.stride, p.pad, dilation(), false, no_output_padding, op_.options.groups);
+    return whole_again(p, at::convolution(prepared(p, x), w, bias(), p.stride, p.pad, dilation(), false,
+                                          no_output_padding, op_.options.groups));
   }
 
   at::Tensor input_gradient(const Problem& p, const at::Tensor& gradient) const {
     const at::Tensor &x = p.input, &w = parameters_.values[0];
     if (p.way == Way::product) {
-      const at::Tensor windows = at::mm(pixels_of(gradient), matrix(w));
-      return of_single_pixels(p) ? images_of(windows, x.size(0), x.size(2)) : sum_of_windows(p, windows);
+      const at::Tensor dy = pixels_of(gradient);
+      const at::Tensor windows = few() ? few_input_gradient(dy.contiguous(), matrix(w)) : at::mm(dy, matrix(w));
+      return of_single_pixels() ? images_of(windows, x.size(0), x.size(2)) : sum_of_windows(p, windows);
     }
-    const at::Tensor dx = std::get<0>(backward(p, gradient, {true, false, false}));
-    return p.way == Way::rows_as_samples ? images_of(pixels_of(dx), x.size(0), x.size(2)) : dx;
+    return whole_again(p, std::get<0>(backward(p, gradient, {true, false, false})));
   }
 
-  void add_weight_gradient(const Problem& p, const at::Tensor& gradient) {
-    if (p.way == Way::product) {
-      matrix(parameters_.gradients[0]).addmm_(pixels_of(gradient).t(), windows_of(p));
-      if (op_.options.bias) parameters_.gradients[1].add_(at::sum(gradient, at::IntArrayRef({0, 2, 3})));
-      return;
+  void add_weight_gradient(const Problem& p, const at::Tensor& gradient, const at::Tensor& sum) const {
+    if (p.way != Way::product) {
+      sum.add_(std::get<1>(backward(p, gradient, {false, true, false})));
+    } else if (few()) {
+      few_weight_gradient(pixels_of(gradient).contiguous(), windows_of(p).contiguous(), matrix(sum));
+    } else {
+      matrix(sum).addmm_(pixels_of(gradient).t(), windows_of(p));
     }
-    const auto [dx, dw, db] = backward(p, gradient, {false, true, op_.options.bias});
-    parameters_.gradients[0].add_(dw);
-    if (op_.options.bias) parameters_.gradients[1].add_(db);
   }
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const Problem& p, const at::Tensor& gradient,
                                                           std::array<bool, 3> mask) const {
-    const bool rows = p.way == Way::rows_as_samples;
     const std::array<std::int64_t, 1> bias_sizes{op_.options.out};
-    return at::convolution_backward(rows ? rows_as_samples(gradient) : gradient,
-                                    rows ? rows_as_samples(p.input) : p.input, parameters_.values[0],
+    return at::convolution_backward(prepared(p, gradient), prepared(p, p.input), parameters_.values[0],
                                     at::OptionalIntArrayRef(bias_sizes), p.stride, p.pad, dilation(), false,
                                     std::array<std::int64_t, 2>{0, 0}, op_.options.groups, mask);
   }
-  static at::Tensor rows_as_samples(const at::Tensor& t) { return images_of(pixels_of(t), t.size(0) * t.size(2), 1); }
+
+  // As torch is given a slab for a way, and what it makes of it.
+  static at::Tensor prepared(const Problem& p, const at::Tensor& t) {
+    if (p.way == Way::rows_as_samples) return images_of(pixels_of(t), t.size(0) * t.size(2), 1);
+    return p.way == Way::blocked ? t.contiguous() : t;
+  }
+  static at::Tensor whole_again(const Problem& p, const at::Tensor& t) {
+    return p.way == Way::rows_as_samples ? images_of(pixels_of(t), p.input.size(0), p.input.size(2)) : t;
+  }
 
   const Conv& op_;
   const Shape input_;
   NodeParameters parameters_;
-  const std::unique_ptr<ConvWay> own_;
-  const bool by_onednn_;
+  const std::vector<std::unique_ptr<ConvWay>> own_;
+  const bool by_onednn_, float32_;
 };
 
 ConvFacts facts_of(const KernelRequest& r) {
@@ -349,7 +440,9 @@ std::unique_ptr<Kernel> make_gpu_conv(const KernelRequest& r) {
   auto own = gpu_conv_way(facts_of(r));
   // Own kernels count in 64 bits. Where they are too small to pay, nothing is large.
   const bool small = own && own->pays(r.node().shape.box({0, 1}), ConvPass::input_gradient);
-  auto kernel = std::make_unique<ConvKernel>(r, std::move(own));
+  std::vector<std::unique_ptr<ConvWay>> ways;
+  if (own) ways.push_back(std::move(own));
+  auto kernel = std::make_unique<ConvKernel>(r, std::move(ways));
   if (small) return kernel;
   // What cuDNN counts in 32 bits, less something for the padding.
   constexpr std::int64_t most = (std::int64_t{1} << 31) - (std::int64_t{1} << 27);
@@ -360,10 +453,8 @@ std::unique_ptr<Kernel> make_gpu_conv(const KernelRequest& r) {
 
 void add_conv_kernels(Kernels& kernels) {
   kernels.add("conv", {"cuda", [](const KernelRequest& r) { return r.on_gpu(); }, make_gpu_conv});
-  kernels.add("conv", [](const KernelRequest& r) {
-    const ConvFacts facts = facts_of(r);
-    return std::make_unique<ConvKernel>(r, facts.depthwise() ? depthwise_way(facts) : winograd_way(facts));
-  });
+  kernels.add("conv",
+              [](const KernelRequest& r) { return std::make_unique<ConvKernel>(r, cpu_conv_ways(facts_of(r))); });
 }
 
 }  // namespace tessera

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "tessera/ops/kernel.h"
 
@@ -32,10 +34,13 @@ enum class ConvPass { forward, input_gradient, weight_gradient };
 class ConvWay {
  public:
   virtual ~ConvWay() = default;
+  virtual std::string_view name() const = 0;
   /// Whether it is faster than torch for outputs of this box.
   virtual bool pays(const Box& out, ConvPass pass) const = 0;
   /// Bytes that it takes while it makes an output, or an input's gradient, of this box.
   virtual double scratch(const Box& box, ConvPass pass) const { return 0; }
+  /// Whether it may be, so that it is worth a measurement.
+  virtual bool may_pay(const Box& out, ConvPass pass) const { return pays(out, pass); }
   virtual void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
                        const at::Tensor& out) const = 0;
   /// The origin is forward's.
@@ -46,8 +51,12 @@ class ConvWay {
                                const at::Tensor& sum) const = 0;
 };
 
+/// Those of CPUs for such a convolution, the ones to be asked first before the others.
+std::vector<std::unique_ptr<ConvWay>> cpu_conv_ways(const ConvFacts& facts);
+
 /// Null where the way can do nothing with such a convolution.
 std::unique_ptr<ConvWay> winograd_way(const ConvFacts& facts);
+std::unique_ptr<ConvWay> direct_way(const ConvFacts& facts);
 std::unique_ptr<ConvWay> depthwise_way(const ConvFacts& facts);
 std::unique_ptr<ConvWay> gpu_conv_way(const ConvFacts& facts);
 

@@ -6,34 +6,12 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/cpu/isa/pools.h"
 #include "tessera/ops/families.h"
 #include "tessera/ops/kernel.h"
-#include "tessera/ops/cpu/vectorize.h"
 
 namespace tessera {
 namespace {
-
-// best and winner of `channels` channels take in a pixel; a NaN wins, as in torch.
-template <class T>
-TESSERA_VECTORIZE void take_max(T* __restrict__ best, std::uint8_t* __restrict__ winner, const T* __restrict__ x,
-                                std::uint8_t tap, std::int64_t channels) {
-  for (std::int64_t c = 0; c < channels; ++c) {
-    const bool better = x[c] > best[c] || x[c] != x[c];
-    best[c] = better ? x[c] : best[c];
-    winner[c] = better ? tap : winner[c];
-  }
-}
-
-template <class T>
-TESSERA_VECTORIZE void give_back(T* __restrict__ dx, const T* __restrict__ dy, const std::uint8_t* __restrict__ winner,
-                                 std::uint8_t tap, std::int64_t channels) {
-  for (std::int64_t c = 0; c < channels; ++c) dx[c] += winner[c] == tap ? dy[c] : T(0);
-}
-
-template <class T>
-TESSERA_VECTORIZE void add_scaled(T* __restrict__ to, const T* __restrict__ from, T scale, std::int64_t channels) {
-  for (std::int64_t c = 0; c < channels; ++c) to[c] += from[c] * scale;
-}
 
 // The taps of a window that fall on pixels of the image.
 Interval valid_taps(const Window& w, std::int64_t out, std::int64_t image) {
@@ -76,6 +54,7 @@ class MaxPoolKernel final : public Kernel {
     Slab winners = empty_slab(args.out, input_.channels, in.data.options().dtype(at::kByte));
     args.saved = {winners.data};
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "max_pool", [&] {
+      const PoolLoops<scalar_t>& loops = pool_loops<scalar_t>();
       const auto x = rows_of<const scalar_t>(in.data);
       const auto y = rows_of<scalar_t>(out.data);
       const auto w = rows_of<std::uint8_t>(winners.data);
@@ -88,7 +67,7 @@ class MaxPoolKernel final : public Kernel {
           // All of a window may be minus infinity: then its first pixel is the winner.
           if (first) std::fill_n(winner, input_.channels, tap);
           first = false;
-          take_max(best, winner, pixel(x, in.box, n, row, column), tap, input_.channels);
+          loops.take_max(best, winner, pixel(x, in.box, n, row, column), tap, input_.channels);
         });
       });
     });
@@ -99,6 +78,7 @@ class MaxPoolKernel final : public Kernel {
     const Slab& gradient = args.gradients[0];
     Slab dx = empty_slab(op_.windows.seen_by(gradient.box, input_), input_.channels, gradient.data.options());
     AT_DISPATCH_FLOATING_TYPES(dx.data.scalar_type(), "max_pool_backward", [&] {
+      const PoolLoops<scalar_t>& loops = pool_loops<scalar_t>();
       const auto to = rows_of<scalar_t>(dx.data);
       const auto from = rows_of<const scalar_t>(gradient.data);
       const auto w = rows_of<const std::uint8_t>(args.saved[0]);
@@ -113,14 +93,13 @@ class MaxPoolKernel final : public Kernel {
           for (std::int64_t j = js.begin; j < js.end; ++j) {
             const std::int64_t tap =
                 (row - i * h.stride + h.pad_begin) * v.kernel + column - j * v.stride + v.pad_begin;
-            give_back(sum, pixel(from, gradient.box, n, i, j), pixel(w, gradient.box, n, i, j),
-                      static_cast<std::uint8_t>(tap), input_.channels);
+            loops.give_back(sum, pixel(from, gradient.box, n, i, j), pixel(w, gradient.box, n, i, j),
+                            static_cast<std::uint8_t>(tap), input_.channels);
           }
       });
     });
     return {dx};
   }
-
 
  private:
   template <class Visit>
@@ -145,6 +124,7 @@ class AvgPoolKernel final : public Kernel {
     const Slab in = narrowed(args.inputs[0], op_.windows.seen_by(args.out, input_));
     Slab out = args.place(input_.channels, in.data.options());
     AT_DISPATCH_FLOATING_TYPES(in.data.scalar_type(), "avg_pool", [&] {
+      const PoolLoops<scalar_t>& loops = pool_loops<scalar_t>();
       const auto x = rows_of<const scalar_t>(in.data);
       const auto y = rows_of<scalar_t>(out.data);
       const Window &h = op_.windows.height, &v = op_.windows.width;
@@ -155,8 +135,8 @@ class AvgPoolKernel final : public Kernel {
         const Interval rows = valid_taps(h, i, input_.height), columns = valid_taps(v, j, input_.width);
         for (std::int64_t a = rows.begin; a < rows.end; ++a)
           for (std::int64_t b = columns.begin; b < columns.end; ++b)
-            add_scaled(sum, pixel(x, in.box, n, i * h.stride - h.pad_begin + a, j * v.stride - v.pad_begin + b), share,
-                       input_.channels);
+            loops.add_scaled(sum, pixel(x, in.box, n, i * h.stride - h.pad_begin + a, j * v.stride - v.pad_begin + b),
+                             share, input_.channels);
       });
     });
     return out;
@@ -166,6 +146,7 @@ class AvgPoolKernel final : public Kernel {
     const Slab& gradient = args.gradients[0];
     Slab dx = empty_slab(op_.windows.seen_by(gradient.box, input_), input_.channels, gradient.data.options());
     AT_DISPATCH_FLOATING_TYPES(dx.data.scalar_type(), "avg_pool_backward", [&] {
+      const PoolLoops<scalar_t>& loops = pool_loops<scalar_t>();
       const auto to = rows_of<scalar_t>(dx.data);
       const auto from = rows_of<const scalar_t>(gradient.data);
       for_each_pixel(dx.box, [&](std::int64_t n, std::int64_t row, std::int64_t column) {
@@ -175,13 +156,12 @@ class AvgPoolKernel final : public Kernel {
         const Interval js = windows_over(op_.windows.width, column, gradient.box.width());
         for (std::int64_t i = is.begin; i < is.end; ++i)
           for (std::int64_t j = js.begin; j < js.end; ++j)
-            add_scaled(sum, pixel(from, gradient.box, n, i, j), static_cast<scalar_t>(1.0 / divisor(i, j)),
-                       input_.channels);
+            loops.add_scaled(sum, pixel(from, gradient.box, n, i, j), static_cast<scalar_t>(1.0 / divisor(i, j)),
+                             input_.channels);
       });
     });
     return {dx};
   }
-
 
  private:
   // Counts positions of the padded image, as torch does: the window may hang over its end.

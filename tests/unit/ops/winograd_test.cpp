@@ -6,8 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <random>
-
+#include "unit/ops/conv_case.h"
 #include "support/compare.h"
 #include "support/kernels.h"
 #include "tessera/base/error.h"
@@ -16,88 +15,20 @@ namespace tessera {
 namespace {
 
 namespace F = torch::nn::functional;
+using test::ConvCase;
+using test::Random;
+using test::read;
 using test::relative_error;
+using test::write;
 
 // A few units of float32's rounding: the products are of transformed numbers, and their sums are as long as the
 // channels, or as the patches of a weight.
 constexpr double tolerance = 5e-6;
 
-class Random {
- public:
-  explicit Random(unsigned seed) : engine_(seed) { torch::manual_seed(seed); }
-  std::int64_t pick(std::int64_t low, std::int64_t high) {
-    return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
-  }
-
- private:
-  std::mt19937 engine_;
-};
-
-// A channels-last view into the middle of memory that is otherwise NaN.
-struct Framed {
-  torch::Tensor memory, view;
-  Framed(Random& random, std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
-    const auto top = random.pick(0, 3), left = random.pick(0, 3);
-    memory = torch::full({n, c, h + top + random.pick(0, 3), w + left + random.pick(0, 3)}, std::nan(""))
-                 .contiguous(at::MemoryFormat::ChannelsLast);
-    view = memory.narrow(2, top, h).narrow(3, left, w);
-  }
-  void fill_with_random() { view.copy_(torch::randn(view.sizes())); }
-  void expect_frame_untouched() const {
-    EXPECT_EQ(torch::isnan(memory).sum().item<std::int64_t>(), memory.numel() - view.numel());
-  }
-};
-
-// One convolution of random sizes, and what float64 says about it.
-struct Case {
-  std::int64_t samples, in, out, rows, columns;
-  std::int64_t top, left, bottom, right;  // padding; negative crops
-  Framed x, y, dx, dy;
-  torch::Tensor weights, bias, expected_y, expected_dx, expected_dw;
-
-  explicit Case(Random& r)
-      : samples(r.pick(1, 3)),
-        // With many channels, all patches are taken at once.
-        in(r.pick(0, 3) > 0 ? r.pick(1, 90) : r.pick(150, 200)),
-        out(r.pick(0, 3) > 0 ? r.pick(1, 90) : r.pick(150, 200)),
-        rows(r.pick(3, 21)),
-        columns(r.pick(3, 21)),
-        top(r.pick(-1, 3)),
-        left(r.pick(-1, 3)),
-        bottom(r.pick(1, 3)),
-        right(r.pick(1, 3)),
-        x(r, samples, in, rows, columns),
-        y(r, samples, out, rows + top + bottom - 2, columns + left + right - 2),
-        dx(r, samples, in, rows, columns),
-        dy(r, samples, out, rows + top + bottom - 2, columns + left + right - 2) {
-    x.fill_with_random();
-    dy.fill_with_random();
-    weights = torch::randn({out, in, 3, 3});
-    if (r.pick(0, 1)) weights = weights.contiguous(at::MemoryFormat::ChannelsLast);
-    if (r.pick(0, 1)) bias = torch::randn({out});
-    const auto leaf = x.view.to(at::kDouble).detach().requires_grad_(true);
-    const auto w = weights.to(at::kDouble).detach().requires_grad_(true);
-    const auto result = torch::conv2d(F::pad(leaf, F::PadFuncOptions({left, right, top, bottom})), w,
-                                      bias.defined() ? bias.to(at::kDouble) : torch::Tensor());
-    (result * dy.view.to(at::kDouble)).sum().backward();
-    expected_y = result.detach();
-    expected_dx = leaf.grad();
-    expected_dw = w.grad();
-  }
-  Origin origin() const { return {-top, -left}; }
-  std::string str() const {
-    return tessera::concat(samples, " x ", in, " -> ", out, " channels, ", rows, " x ", columns, ", padding ", top, " ",
-                           left, " ", bottom, " ", right);
-  }
-};
-
-Rows<const float> read(const Framed& f) { return rows_of<const float>(f.view); }
-Rows<float> write(const Framed& f) { return rows_of<float>(f.view); }
-
 TEST(Winograd, EqualsADirectConvolutionInsideLargerMemory) {
   Random random(1);
   for (int trial = 0; trial < 80; ++trial) {
-    const Case c(random);
+    const ConvCase c(random);
     SCOPED_TRACE(c.str());
     winograd_forward(read(c.x), c.origin(), c.weights, c.bias.defined() ? c.bias.data_ptr<float>() : nullptr,
                      write(c.y));
@@ -113,7 +44,7 @@ TEST(Winograd, WeightGradientIsAddedWhateverTheThreads) {
   Random random(2);
   const int before = at::get_num_threads();
   for (int trial = 0; trial < 60; ++trial) {
-    const Case c(random);
+    const ConvCase c(random);
     SCOPED_TRACE(c.str());
     at::set_num_threads(1 + trial % 3);
     const auto start = torch::randn_like(c.weights);
@@ -141,7 +72,7 @@ TEST(Winograd, WeightGradientsOfLargeImagesKeepTheirDigits) {
 
 TEST(Winograd, SameThreadsGiveTheSameBits) {
   Random random(4);
-  const Case c(random);
+  const ConvCase c(random);
   std::vector<torch::Tensor> sums;
   for (int run = 0; run < 3; ++run) {
     sums.push_back(torch::zeros_like(c.weights));

@@ -1,68 +1,20 @@
-// The gradient of the weights of depthwise convolutions, float32 on CPUs. oneDNN's is slow for windows other than 3×3 of
-// stride 1 (20 times and more); its other passes are as fast as memory.
+// The gradient of the weights of depthwise convolutions, float32 on CPUs. oneDNN's is slow for windows other than 3×3
+// of stride 1 (20 times and more); its other passes are as fast as memory.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/conv_way.h"
-#include "tessera/ops/cpu/lanes.h"
+#include "tessera/ops/cpu/isa/depthwise.h"
 
 namespace tessera {
 namespace {
 
-using lanes::load;
-using lanes::store;
-
-// sums[b] += Σ_j g[j]·x[j·step + b·apart] for `taps` taps side by side, `width` channels at a time; the sums stay in
-// registers along the row.
-template <class X, int taps>
-TESSERA_INLINE void along_row(const float* g, const float* x, std::int64_t pixels, std::int64_t channels,
-                              std::int64_t step, std::int64_t apart, float* sums, std::int64_t between) {
-  X sum[taps];
-#pragma GCC unroll 8
-  for (int b = 0; b < taps; ++b) sum[b] = load<X>(sums + b * between);
-  for (std::int64_t j = 0; j < pixels; ++j) {
-    const X v = load<X>(g + j * channels);
-#pragma GCC unroll 8
-    for (int b = 0; b < taps; ++b) sum[b] += v * load<X>(x + j * step + b * apart);
-  }
-#pragma GCC unroll 8
-  for (int b = 0; b < taps; ++b) store(sums + b * between, sum[b]);
-}
-
-template <int taps>
-TESSERA_VECTORIZE void all_channels(const float* g, const float* x, std::int64_t pixels, std::int64_t channels,
-                                    std::int64_t step, std::int64_t apart, float* sums) {
-  using V = lanes::Vector<float>;
-  std::int64_t c = 0;
-  for (; c + lanes::vector_length<float> <= channels; c += lanes::vector_length<float>)
-    along_row<V, taps>(g + c, x + c, pixels, channels, step, apart, sums + c, channels);
-  for (; c < channels; ++c) along_row<float, taps>(g + c, x + c, pixels, channels, step, apart, sums + c, channels);
-}
-
-void any_taps(std::int64_t taps, const float* g, const float* x, std::int64_t pixels, std::int64_t channels,
-              std::int64_t step, std::int64_t apart, float* sums) {
-  while (taps > 0) {
-    const std::int64_t now = taps >= 8 ? 8 : taps;
-    switch (now) {
-      case 8: all_channels<8>(g, x, pixels, channels, step, apart, sums); break;
-      case 7: all_channels<7>(g, x, pixels, channels, step, apart, sums); break;
-      case 6: all_channels<6>(g, x, pixels, channels, step, apart, sums); break;
-      case 5: all_channels<5>(g, x, pixels, channels, step, apart, sums); break;
-      case 4: all_channels<4>(g, x, pixels, channels, step, apart, sums); break;
-      case 3: all_channels<3>(g, x, pixels, channels, step, apart, sums); break;
-      case 2: all_channels<2>(g, x, pixels, channels, step, apart, sums); break;
-      default: all_channels<1>(g, x, pixels, channels, step, apart, sums); break;
-    }
-    taps -= now;
-    x += now * apart;
-    sums += now * channels;
-  }
-}
-
 class DepthwiseWay final : public ConvWay {
  public:
   explicit DepthwiseWay(const ConvFacts& facts) : facts_(facts) {}
+  std::string_view name() const override { return "depthwise"; }
+  bool may_pay(const Box&, ConvPass pass) const override { return pass == ConvPass::weight_gradient; }
   bool pays(const Box&, ConvPass pass) const override {
     const auto plain = [](const Window& w) { return w.kernel == 3 && w.stride == 1 && w.dilation == 1; };
     return pass == ConvPass::weight_gradient && !(plain(rows()) && plain(columns()));
@@ -114,14 +66,15 @@ class DepthwiseWay final : public ConvWay {
     };
     const Interval whole = intersect(inside_of(0), inside_of(kernel - 1));
     if (!whole.empty())
-      any_taps(kernel, g + whole.begin * channels, x + (whole.begin * stride + left) * channels, whole.size(), channels,
-               step, apart, sums);
+      depthwise_kernels().add_taps(kernel, g + whole.begin * channels, x + (whole.begin * stride + left) * channels,
+                                   whole.size(), channels, step, apart, sums);
     for (std::int64_t b = 0; b < kernel; ++b) {
       const Interval all = inside_of(b);
       const auto end = [&](const Interval& part) {
         if (part.empty()) return;
-        any_taps(1, g + part.begin * channels, x + (part.begin * stride + left + b * dilation) * channels, part.size(),
-                 channels, step, apart, sums + b * channels);
+        depthwise_kernels().add_taps(1, g + part.begin * channels,
+                                     x + (part.begin * stride + left + b * dilation) * channels, part.size(), channels,
+                                     step, apart, sums + b * channels);
       };
       if (whole.empty()) {
         end(all);

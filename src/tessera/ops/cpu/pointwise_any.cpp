@@ -13,61 +13,6 @@ namespace {
 // A few blocks of it stay in the first cache.
 constexpr std::int64_t small_block = 2048;
 
-// body(X{}, i) for the numbers from i on, as vectors as far as they go.
-template <class T, class Body>
-TESSERA_INLINE void each_vector(std::int64_t n, const Body& body) {
-  using V = lanes::Vector<T>;
-  std::int64_t i = 0;
-  for (; i + lanes::vector_length<T> <= n; i += lanes::vector_length<T>) body(V{}, i);
-  for (; i < n; ++i) body(T{}, i);
-}
-
-template <class T, class A>
-TESSERA_VECTORIZE void activate_block(T* y, std::int64_t n, T p) {
-  each_vector<T>(n, [&](auto kind, std::int64_t i) TESSERA_INLINE_LAMBDA {
-    using X = decltype(kind);
-    store(y + i, A::value(load<X>(y + i), X{} + p));
-  });
-}
-// g times the derivative, at x or by the value x.
-template <class T, class A, bool by_value>
-TESSERA_VECTORIZE void derive_block(const T* x, T* g, std::int64_t n, T p) {
-  each_vector<T>(n, [&](auto kind, std::int64_t i) TESSERA_INLINE_LAMBDA {
-    using X = decltype(kind);
-    const X slope = by_value ? A::by_value(load<X>(x + i), X{} + p) : A::derivative(load<X>(x + i), X{} + p);
-    store(g + i, load<X>(g + i) * slope);
-  });
-}
-template <class T>
-TESSERA_VECTORIZE void multiply_block(const T* a, const T* b, T* out, std::int64_t n) {
-  each_vector<T>(n, [&](auto kind, std::int64_t i) TESSERA_INLINE_LAMBDA {
-    using X = decltype(kind);
-    store(out + i, load<X>(a + i) * load<X>(b + i));
-  });
-}
-template <class T>
-TESSERA_VECTORIZE void add_block(const T* a, const T* b, T* out, std::int64_t n) {
-  each_vector<T>(n, [&](auto kind, std::int64_t i) TESSERA_INLINE_LAMBDA {
-    using X = decltype(kind);
-    store(out + i, load<X>(a + i) + load<X>(b + i));
-  });
-}
-
-template <class T>
-void activate(const Activation& a, T* y, std::int64_t n) {
-  activation::dispatch(a.kind, [&](auto which) {
-    activate_block<T, decltype(which)>(y, n, static_cast<T>(a.parameter));
-  });
-}
-template <class T>
-void derive(const Activation& a, bool by_value, const T* x, T* g, std::int64_t n) {
-  activation::dispatch(a.kind, [&](auto which) {
-    using A = decltype(which);
-    const T p = static_cast<T>(a.parameter);
-    by_value ? derive_block<T, A, true>(x, g, n, p) : derive_block<T, A, false>(x, g, n, p);
-  });
-}
-
 // The terms of a formula in runs.
 template <class T>
 class Terms {
@@ -81,20 +26,20 @@ class Terms {
   // One term on a block.
   void put(std::size_t t, const Runs& runs, std::int64_t run, std::int64_t offset, std::int64_t n, T* to) const {
     AffineLoop<T, 1> loop{to, {data_[t].at(runs, run, offset)}, -std::numeric_limits<T>::infinity()};
-    lanes::run(loop, n, period_);
+    run_loop(loop, n, period_);
   }
   // What the activation is applied to.
   void combine(Combine how, const Runs& runs, std::int64_t run, std::int64_t offset, std::int64_t n, T* to,
                T* scratch) const {
     if (data_.size() == 1) return put(0, runs, run, offset, n, to);
     if (how == Combine::sum) {
-      AffineLoop<T, 2> loop{to, {data_[0].at(runs, run, offset), data_[1].at(runs, run, offset)},
-                            -std::numeric_limits<T>::infinity()};
-      return lanes::run(loop, n, period_);
+      AffineLoop<T, 2> loop{
+          to, {data_[0].at(runs, run, offset), data_[1].at(runs, run, offset)}, -std::numeric_limits<T>::infinity()};
+      return run_loop(loop, n, period_);
     }
     put(0, runs, run, offset, n, to);
     put(1, runs, run, offset, n, scratch);
-    multiply_block(to, scratch, to, n);
+    pointwise_loops<T>().multiply(to, scratch, to, n);
   }
 
  private:
@@ -110,7 +55,7 @@ std::int64_t block_of(std::int64_t period) {
 template <class T>
 void run_any(const std::vector<Affine>& affines, const Formula& formula, const at::Tensor& out) {
   const auto y = stream_of<T>(out);
-  const std::int64_t period = lanes::period_of<T>(y.rows.channels);
+  const std::int64_t period = period_of<T>(y.rows.channels);
   std::vector<const Affine*> pointers;
   for (const Affine& a : affines) pointers.push_back(&a);
   const Terms<T> terms(pointers, period);
@@ -122,7 +67,7 @@ void run_any(const std::vector<Affine>& affines, const Formula& formula, const a
         if (formula.combine == Combine::product) scratch.resize(static_cast<std::size_t>(n));
         T* const to = y.at(runs, run) + offset;
         terms.combine(formula.combine, runs, run, offset, n, to, scratch.data());
-        if (formula.activation) activate(*formula.activation, to, n);
+        if (formula.activation) pointwise_loops<T>().activate(*formula.activation, to, n);
       },
       block_of<T>(period));
 }
@@ -134,7 +79,7 @@ std::vector<GradientSums> run_gradient_of_any(const std::vector<at::Tensor>& gra
   std::vector<Stream<const T>> dy;
   for (const auto& t : gradients) dy.push_back(stream_of<const T>(t));
   const auto output = stream_of<const T>(d.output);
-  const std::int64_t period = lanes::period_of<T>(dy[0].rows.channels);
+  const std::int64_t period = period_of<T>(dy[0].rows.channels);
   const Terms<T> terms(d.terms, period);
   const std::array<Stream<T>, 2> to{stream_of<T>(g[0]), stream_of<T>(g[1])};
   const bool product = d.formula.combine == Combine::product && d.terms.size() == 2;
@@ -149,22 +94,21 @@ std::vector<GradientSums> run_gradient_of_any(const std::vector<at::Tensor>& gra
         T *const u = scratch.data(), *const v = u + n;
         T* const g0 = to[0].at(runs, run) + offset;
         const T* const dy0 = dy[0].at(runs, run) + offset;
-        if (d.formula.activation && !d.output.defined())
-          terms.combine(d.formula.combine, runs, run, offset, n, u, v);
+        if (d.formula.activation && !d.output.defined()) terms.combine(d.formula.combine, runs, run, offset, n, u, v);
         if (dy.size() == 2)
-          add_block(dy0, dy[1].at(runs, run) + offset, g0, n);
+          pointwise_loops<T>().add(dy0, dy[1].at(runs, run) + offset, g0, n);
         else if (g0 != dy0)
           std::copy(dy0, dy0 + n, g0);
         if (d.formula.activation)
-          derive(*d.formula.activation, d.output.defined(), d.output.defined() ? output.at(runs, run) + offset : u, g0,
-                 n);
+          pointwise_loops<T>().derive(*d.formula.activation, d.output.defined(),
+                                      d.output.defined() ? output.at(runs, run) + offset : u, g0, n);
         T* g_of[2] = {g0, g0};
         if (product) {
           terms.put(0, runs, run, offset, n, u);
           terms.put(1, runs, run, offset, n, v);
           g_of[1] = to[1].at(runs, run) + offset;
-          multiply_block(g0, u, g_of[1], n);
-          multiply_block(g0, v, g0, n);
+          pointwise_loops<T>().multiply(g0, u, g_of[1], n);
+          pointwise_loops<T>().multiply(g0, v, g0, n);
         }
         for (std::size_t t = 0; t < summed.size(); ++t) {
           const std::size_t which = summed[t] == d.terms[0] ? 0 : 1;
@@ -172,7 +116,7 @@ std::vector<GradientSums> run_gradient_of_any(const std::vector<at::Tensor>& gra
           loop.dy[0] = g_of[which];
           loop.in[0] = terms[which].at(runs, run, offset);
           loop.sums[0] = sums[t].here().lanes();
-          lanes::run(loop, n, period);
+          run_loop(loop, n, period);
           sums[t].here().added(n);
         }
       },
@@ -196,9 +140,8 @@ std::vector<GradientSums> gradient_sums_of_any(const std::vector<at::Tensor>& gr
                                                const std::array<at::Tensor, 2>& g) {
   ensure(g[0].defined(), "the gradient of this formula has no place");
   std::vector<GradientSums> out;
-  AT_DISPATCH_FLOATING_TYPES(gradients[0].scalar_type(), "gradient_sums", [&] {
-    out = run_gradient_of_any<scalar_t>(gradients, derivative, summed, g);
-  });
+  AT_DISPATCH_FLOATING_TYPES(gradients[0].scalar_type(), "gradient_sums",
+                             [&] { out = run_gradient_of_any<scalar_t>(gradients, derivative, summed, g); });
   return out;
 }
 

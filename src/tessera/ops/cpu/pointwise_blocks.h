@@ -3,13 +3,36 @@
 
 #include <ATen/Parallel.h>
 
-#include "tessera/ops/cpu/pointwise_arithmetic.h"
+#include <algorithm>
+#include <numeric>
+
+#include "tessera/ops/cpu/isa/pointwise.h"
 #include "tessera/ops/cpu/pointwise_loops.h"
 #include "tessera/ops/slab.h"
 
 namespace tessera::loops {
 
-using lanes::repeated;
+/// A multiple of the channels and of the machine's vectors, and long enough for `unroll` of them.
+template <class T>
+std::int64_t period_of(std::int64_t channels) {
+  const std::int64_t width = pointwise_kernels().vector_bytes / static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t least = std::lcm(channels, width), wanted = lanes::unroll * width;
+  return least >= wanted ? least : least * ((wanted + least - 1) / least);
+}
+
+/// One coefficient a channel, repeated over a period.
+template <class T>
+std::vector<T> repeated(const std::vector<double>& values, std::int64_t period) {
+  std::vector<T> out(static_cast<std::size_t>(period));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<T>(values[i % values.size()]);
+  return out;
+}
+
+/// Runs a loop over n adjacent numbers, which start at the beginning of a period.
+template <class Loop>
+void run_loop(const Loop& loop, std::int64_t n, std::int64_t period) {
+  pointwise_loops<typename Loop::Number>().runs.run(loop, n, period);
+}
 
 // ---- Which memory, in which order ----
 

@@ -14,7 +14,7 @@ namespace {
 template <class T, int terms>
 void run_affine(const std::vector<Affine>& affines, bool relu, const at::Tensor& out) {
   const auto y = stream_of<T>(out);
-  const std::int64_t period = lanes::period_of<T>(y.rows.channels);
+  const std::int64_t period = period_of<T>(y.rows.channels);
   std::vector<TermData<T>> data;
   for (const auto& term : affines) data.emplace_back(term, period);
   const Runs runs = runs_of(y, data.front().x, data.back().x);
@@ -22,7 +22,7 @@ void run_affine(const std::vector<Affine>& affines, bool relu, const at::Tensor&
   each_block(runs, period, [&](std::int64_t run, std::int64_t offset, std::int64_t n) {
     AffineLoop<T, terms> loop{y.at(runs, run) + offset, {}, floor};
     for (int t = 0; t < terms; ++t) loop.in[t] = data[static_cast<std::size_t>(t)].at(runs, run, offset);
-    lanes::run(loop, n, period);
+    run_loop(loop, n, period);
   });
 }
 
@@ -51,7 +51,7 @@ void run_sums(SumsProblem<T>& p) {
       loop.sums[t] = p.sums[i].here().lanes();
     }
     if constexpr (write) loop.g = p.g.at(p.runs, run) + offset;
-    lanes::run(loop, n, p.period);
+    run_loop(loop, n, p.period);
     for (int t = 0; t < terms; ++t) p.sums[static_cast<std::size_t>(t)].here().added(n);
   });
 }
@@ -84,15 +84,15 @@ void run_gradient(const at::Tensor& gradient, const Affine& term, const Gradient
   const auto g = stream_of<const T>(gradient);
   const auto plus = stream_of<const T>(addend);
   const auto dx = stream_of<T>(result);
-  const std::int64_t period = lanes::period_of<T>(g.rows.channels);
+  const std::int64_t period = period_of<T>(g.rows.channels);
   const TermData<T> in(term, period);
   const auto a = repeated<T>(k.a, period), b = repeated<T>(k.b, period), c = repeated<T>(k.c, period);
   const Runs runs = runs_of(g, plus, dx, in.x);
   each_block(runs, period, [&](std::int64_t run, std::int64_t offset, std::int64_t n) {
-    lanes::run(GradientLoop<T, masked, added>{g.at(runs, run) + offset, in.at(runs, run, offset), a.data(),
-                                              b.data(), c.data(), added ? plus.at(runs, run) + offset : nullptr,
-                                              dx.at(runs, run) + offset},
-               n, period);
+    run_loop(
+        GradientLoop<T, masked, added>{g.at(runs, run) + offset, in.at(runs, run, offset), a.data(), b.data(), c.data(),
+                                       added ? plus.at(runs, run) + offset : nullptr, dx.at(runs, run) + offset},
+        n, period);
   });
 }
 
@@ -103,12 +103,12 @@ Moments moments(const at::Tensor& tensor) {
   AT_DISPATCH_FLOATING_TYPES(tensor.scalar_type(), "moments", [&] {
     const auto x = stream_of<const scalar_t>(tensor);
     const Runs runs = runs_of(x);
-    const std::int64_t period = lanes::period_of<scalar_t>(runs.channels);
+    const std::int64_t period = period_of<scalar_t>(runs.channels);
     const auto pivot = repeated<scalar_t>(guess_mean(x.rows), period);
     ThreadSums<scalar_t> sums(period, runs.channels);
     each_block(runs, period, [&](std::int64_t run, std::int64_t offset, std::int64_t n) {
       auto& mine = sums.here();
-      lanes::run(MomentsLoop<scalar_t>{x.at(runs, run) + offset, pivot.data(), mine.lanes()}, n, period);
+      run_loop(MomentsLoop<scalar_t>{x.at(runs, run) + offset, pivot.data(), mine.lanes()}, n, period);
       mine.added(n);
     });
     auto [s1, s2] = sums.total();
@@ -138,7 +138,8 @@ std::vector<GradientSums> gradient_sums(const std::vector<at::Tensor>& gradients
                                         const std::vector<const Affine*>& terms, const std::array<at::Tensor, 2>& g) {
   ensure(gradients.size() <= 2 && terms.size() <= 2, "no loop for ", gradients.size(), " gradients");
   // The mask of a ReLU is looked for in the output, or in one term; that of a sum of two is not simple.
-  const bool masked_by_two = derivative.formula.is_relu() && !derivative.output.defined() && derivative.terms.size() > 1;
+  const bool masked_by_two =
+      derivative.formula.is_relu() && !derivative.output.defined() && derivative.terms.size() > 1;
   if (!derivative.formula.simple() || masked_by_two) return gradient_sums_of_any(gradients, derivative, terms, g);
   const Affine* const mask =
       derivative.formula.is_relu() && !derivative.output.defined() ? derivative.terms[0] : nullptr;
@@ -148,7 +149,7 @@ std::vector<GradientSums> gradient_sums(const std::vector<at::Tensor>& gradients
     for (const auto& t : gradients) p.dy.push_back(stream_of<const scalar_t>(t));
     p.output = stream_of<const scalar_t>(derivative.output);
     p.g = stream_of<scalar_t>(g[0]);
-    p.period = lanes::period_of<scalar_t>(p.dy[0].rows.channels);
+    p.period = period_of<scalar_t>(p.dy[0].rows.channels);
     if (mask) p.mask.emplace_back(*mask, p.period);
     for (const Affine* term : terms) p.terms.emplace_back(*term, p.period);
     const Stream<const scalar_t> none{{}, true};

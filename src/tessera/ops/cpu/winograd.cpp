@@ -7,27 +7,24 @@
 #include <algorithm>
 #include <vector>
 
-#include "tessera/ops/cpu/lanes.h"
-#include "tessera/ops/cpu/winograd_maps.h"
-#include "tessera/ops/cpu/winograd_product.h"
-#include "tessera/ops/cpu/winograd_weights.h"
+#include "tessera/base/error.h"
+#include "tessera/ops/cpu/isa/product.h"
+#include "tessera/ops/cpu/isa/winograd.h"
 
 namespace tessera {
 namespace {
 
-using lanes::load;
-using lanes::store;
-using namespace winograd;
-// The last vector of a pixel may be a part of one.
-TESSERA_INLINE V load_some(const float* from, std::int64_t n) {
-  if (n >= lane) return load<V>(from);
-  V x{};
-  for (std::int64_t i = 0; i < n; ++i) x[i] = from[i];
-  return x;
-}
-TESSERA_INLINE void store_some(float* to, const V& x, std::int64_t n) {
-  if (n >= lane) return store(to, x);
-  for (std::int64_t i = 0; i < n; ++i) to[i] = x[i];
+using winograd::points;
+using winograd::WeightView;
+
+std::int64_t whole_vectors(std::int64_t channels) { return winograd::whole_vectors(channels, winograd_kernels().lane); }
+
+WeightView view_of(const at::Tensor& w, bool reversed) {
+  ensure(w.size(2) == 3 && w.size(3) == 3 && w.stride(2) == 3 * w.stride(3), "weights of sizes ", w.sizes(),
+         " and strides ", w.strides(), " are not nine evenly spaced taps");
+  const std::int64_t lane = winograd_kernels().lane;
+  if (reversed) return {w.size(0), w.size(1), w.stride(0), w.stride(1), w.stride(3), true, lane};
+  return {w.size(1), w.size(0), w.stride(1), w.stride(0), w.stride(3), false, lane};
 }
 
 // The patches of an output, counted through row by row and sample by sample.
@@ -57,47 +54,6 @@ TESSERA_INLINE void pixels_of(const Rows<T>& memory, std::int64_t sample, std::i
   }
 }
 
-// The values of a patch go to 36 matrices, `step` numbers apart, of one row a patch.
-TESSERA_VECTORIZE void inputs_to_points(const float* const* pixels, std::int64_t channels, float* to,
-                                        std::int64_t step) {
-  for (std::int64_t c = 0; c < channels; c += lane) {
-    V x[36], t[36];
-    for (int i = 0; i < 36; ++i) x[i] = load_some(pixels[i] + c, channels - c);
-#pragma GCC unroll 6
-    for (int j = 0; j < 6; ++j) to_points(x + j, 6, t + j, 6);
-#pragma GCC unroll 6
-    for (int i = 0; i < 6; ++i) to_points(t + 6 * i, 1, x + 6 * i, 1);
-    for (int i = 0; i < 36; ++i) store(to + i * step + c, x[i]);
-  }
-}
-
-TESSERA_VECTORIZE void gradients_to_points(const float* const* pixels, std::int64_t channels, float* to,
-                                           std::int64_t step) {
-  for (std::int64_t c = 0; c < channels; c += lane) {
-    V y[16], t[24], m[36];
-    for (int i = 0; i < 16; ++i) y[i] = load_some(pixels[i] + c, channels - c);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) gradient_to_points(y + j, 4, t + j, 4);
-#pragma GCC unroll 6
-    for (int i = 0; i < 6; ++i) gradient_to_points(t + 4 * i, 1, m + 6 * i, 1);
-    for (int i = 0; i < 36; ++i) store(to + i * step + c, m[i]);
-  }
-}
-
-TESSERA_VECTORIZE void points_to_outputs(const float* from, std::int64_t step, const float* bias, std::int64_t channels,
-                                         float* const* pixels) {
-  for (std::int64_t c = 0; c < channels; c += lane) {
-    V m[36], t[24], y[16];
-    const V offset = bias ? load_some(bias + c, channels - c) : V{};
-    for (int i = 0; i < 36; ++i) m[i] = load<V>(from + i * step + c);
-#pragma GCC unroll 6
-    for (int j = 0; j < 6; ++j) from_points(m + j, 6, t + j, 6);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) from_points(t + 6 * i, 1, y + 4 * i, 1);
-    for (int i = 0; i < 16; ++i) store_some(pixels[i] + c, y[i] + offset, channels - c);
-  }
-}
-
 at::Tensor floats(std::int64_t n) { return at::empty({n}, at::TensorOptions().dtype(at::kFloat)); }
 
 // How a pass goes through the patches: some at a time, so that their values stay in a core's second cache.
@@ -120,8 +76,9 @@ struct Groups {
 
   std::int64_t begin(std::int64_t group) const { return group * together; }
   std::int64_t size(std::int64_t group) const { return std::min(together, patches.count() - begin(group)); }
-  std::int64_t in_step() const { return together * in_whole + gap; }
-  std::int64_t out_step() const { return together * out_whole + gap; }
+  /// A gap between the 36 matrices, as WeightView::step() has it.
+  std::int64_t in_step() const { return together * in_whole + winograd_kernels().lane; }
+  std::int64_t out_step() const { return together * out_whole + winograd_kernels().lane; }
   /// What a thread needs for one group.
   std::int64_t scratch() const { return points * (in_step() + out_step()) + 2 * std::max(in_whole, out_whole); }
 };
@@ -145,7 +102,7 @@ void input_of_patch(const Rows<const float>& in, Origin origin, const Groups& g,
   const auto at = g.patches.at(g.begin(group) + i);
   const float* pixels[36];
   pixels_of<6, const float>(in, at.sample, origin.row + at.row, origin.column + at.column, s.zeros, pixels);
-  inputs_to_points(pixels, in.channels, s.in + i * g.in_whole, g.in_step());
+  winograd_kernels().inputs_to_points(pixels, in.channels, s.in + i * g.in_whole, g.in_step());
 }
 
 void gradient_of_patch(const Rows<const float>& gradient, const Groups& g, std::int64_t group, std::int64_t i,
@@ -153,7 +110,7 @@ void gradient_of_patch(const Rows<const float>& gradient, const Groups& g, std::
   const auto at = g.patches.at(g.begin(group) + i);
   const float* pixels[16];
   pixels_of<4, const float>(gradient, at.sample, at.row, at.column, s.zeros, pixels);
-  gradients_to_points(pixels, gradient.channels, s.out + i * g.out_whole, g.out_step());
+  winograd_kernels().gradients_to_points(pixels, gradient.channels, s.out + i * g.out_whole, g.out_step());
 }
 
 // Channels [first, first + channels).
@@ -163,11 +120,12 @@ void output_of_patch(const Rows<float>& out, const Groups& g, std::int64_t group
   float* pixels[16];
   pixels_of<4, float>(out, at.sample, at.row, at.column, s.sink, pixels);
   for (auto& pixel : pixels) pixel += first;
-  points_to_outputs(s.out + i * g.out_whole + first, g.out_step(), bias ? bias + first : nullptr, channels, pixels);
+  winograd_kernels().points_to_outputs(s.out + i * g.out_whole + first, g.out_step(), bias ? bias + first : nullptr,
+                                       channels, pixels);
 }
 
 // How much of the weights is taken at a time where patches are few: half a megabyte of 36 matrices.
-constexpr std::int64_t rows_at_a_time = 8 * lane, columns_at_a_time = 2 * lane;
+constexpr std::int64_t rows_at_a_time = 128, columns_at_a_time = 32;
 
 // Calls f(first column, memory for the 36 matrices of a part of the weights) for all columns, in parallel.
 template <class Call>
@@ -183,6 +141,7 @@ void for_columns(const WeightView& view, const Call& f) {
 
 void convolve_few(const Rows<const float>& in, Origin origin, const float* weights, const WeightView& view,
                   const float* bias, const Rows<float>& out, const Groups& g) {
+  const WinogradKernels& kernels = winograd_kernels();
   const at::Tensor memory = floats(g.scratch());
   const Scratch s(memory.data_ptr<float>(), g);
   const std::int64_t patches = g.patches.count();
@@ -192,8 +151,8 @@ void convolve_few(const Rows<const float>& in, Origin origin, const float* weigh
   for_columns(view, [&](std::int64_t column, float* u) {
     for (std::int64_t row = 0; row < view.from; row += rows_at_a_time) {
       const WeightView part = view.part(row, rows_at_a_time, column, columns_at_a_time);
-      weights_to_matrices(weights + view.offset(row, column), part, 0, part.from, u);
-      const auto multiply = row == 0 ? product<Panels::apart, false> : product<Panels::apart, true>;
+      kernels.weights_to_matrices(weights + view.offset(row, column), part, 0, part.from, u);
+      const auto multiply = row == 0 ? product_kernels().multiply_panels : product_kernels().add_panels;
       for (std::int64_t k = 0; k < points; ++k)
         multiply(s.in + k * g.in_step() + row, u + k * part.step(), s.out + k * g.out_step() + column,
                  {patches, part.to_whole(), part.from}, {g.in_whole, 1, 0, g.out_whole});
@@ -207,11 +166,12 @@ void convolve(const Rows<const float>& in, Origin origin, const at::Tensor& weig
               const float* bias, const Rows<float>& out) {
   const Groups g(in.channels, out.samples, out.rows, out.width, out.channels);
   if (g.few()) return convolve_few(in, origin, weights.data_ptr<float>(), view, bias, out, g);
+  const WinogradKernels& kernels = winograd_kernels();
   const at::Tensor matrices = floats(points * view.step());
   float* const u = matrices.data_ptr<float>();
-  const std::int64_t blocks = whole_vectors(view.from) / lane;
+  const std::int64_t lane = kernels.lane, blocks = whole_vectors(view.from) / lane;
   at::parallel_for(0, blocks, 1, [&](std::int64_t first, std::int64_t last) {
-    weights_to_matrices(weights.data_ptr<float>(), view, first * lane, std::min(last * lane, view.from), u);
+    kernels.weights_to_matrices(weights.data_ptr<float>(), view, first * lane, std::min(last * lane, view.from), u);
   });
 
   const at::Tensor memory = floats(at::get_num_threads() * g.scratch());
@@ -220,8 +180,8 @@ void convolve(const Rows<const float>& in, Origin origin, const at::Tensor& weig
     for (std::int64_t group = first; group < last; ++group) {
       for (std::int64_t i = 0; i < g.size(group); ++i) input_of_patch(in, origin, g, group, i, s);
       for (std::int64_t k = 0; k < points; ++k)
-        product<Panels::apart, false>(s.in + k * g.in_step(), u + k * view.step(), s.out + k * g.out_step(),
-                                      {g.size(group), g.out_whole, view.from}, {g.in_whole, 1, 0, g.out_whole});
+        product_kernels().multiply_panels(s.in + k * g.in_step(), u + k * view.step(), s.out + k * g.out_step(),
+                                          {g.size(group), g.out_whole, view.from}, {g.in_whole, 1, 0, g.out_whole});
       for (std::int64_t i = 0; i < g.size(group); ++i) output_of_patch(out, g, group, i, s, bias, 0, out.channels);
     }
   });
@@ -233,6 +193,7 @@ constexpr std::int64_t patches_a_sum = 1024;
 void add_weight_gradient(const Rows<const float>& in, Origin origin, const Rows<const float>& gradient, const Groups& g,
                          std::int64_t first, std::int64_t last, const Scratch& s, float* matrices,
                          const WeightView& view, float* sum) {
+  const WinogradKernels& kernels = winograd_kernels();
   const std::int64_t groups_a_sum = std::max<std::int64_t>(1, patches_a_sum / g.together);
   for (std::int64_t group = first; group < last; ++group) {
     for (std::int64_t i = 0; i < g.size(group); ++i) {
@@ -240,16 +201,17 @@ void add_weight_gradient(const Rows<const float>& in, Origin origin, const Rows<
       gradient_of_patch(gradient, g, group, i, s);
     }
     const std::int64_t in_sum = (group - first) % groups_a_sum;
-    const auto multiply = in_sum == 0 ? product<Panels::side_by_side, false> : product<Panels::side_by_side, true>;
+    const auto multiply = in_sum == 0 ? product_kernels().multiply : product_kernels().add;
     for (std::int64_t k = 0; k < points; ++k)
       multiply(s.in + k * g.in_step(), s.out + k * g.out_step(), matrices + k * view.step(),
                {view.from, g.out_whole, g.size(group)}, {1, g.in_whole, g.out_whole, g.out_whole});
-    if (in_sum + 1 == groups_a_sum || group + 1 == last) matrices_to_weights(matrices, view, sum);
+    if (in_sum + 1 == groups_a_sum || group + 1 == last) kernels.matrices_to_weights(matrices, view, sum);
   }
 }
 
 void add_weight_gradient_of_few(const Rows<const float>& in, Origin origin, const Rows<const float>& gradient,
                                 const Groups& g, const WeightView& view, float* sum) {
+  const WinogradKernels& kernels = winograd_kernels();
   const at::Tensor memory = floats(g.scratch());
   const Scratch s(memory.data_ptr<float>(), g);
   const std::int64_t patches = g.patches.count();
@@ -263,10 +225,10 @@ void add_weight_gradient_of_few(const Rows<const float>& in, Origin origin, cons
     for (std::int64_t row = 0; row < view.from; row += rows_at_a_time) {
       const WeightView part = view.part(row, rows_at_a_time, column, columns_at_a_time);
       for (std::int64_t k = 0; k < points; ++k)
-        product<Panels::side_by_side, false>(s.in + k * g.in_step() + row, s.out + k * g.out_step() + column,
-                                             matrices + k * part.step(), {part.from, part.to_whole(), patches},
-                                             {1, g.in_whole, g.out_whole, part.to_whole()});
-      matrices_to_weights(matrices, part, sum + view.offset(row, column));
+        product_kernels().multiply(s.in + k * g.in_step() + row, s.out + k * g.out_step() + column,
+                                   matrices + k * part.step(), {part.from, part.to_whole(), patches},
+                                   {1, g.in_whole, g.out_whole, part.to_whole()});
+      kernels.matrices_to_weights(matrices, part, sum + view.offset(row, column));
     }
   });
 }
@@ -275,17 +237,16 @@ void add_weight_gradient_of_few(const Rows<const float>& in, Origin origin, cons
 
 bool winograd_pays(std::int64_t in_channels, std::int64_t out_channels, std::int64_t samples, std::int64_t rows,
                    std::int64_t columns) {
-  // With shorter registers the products do not fit into them, and a direct convolution is faster.
-  if (!wide_registers()) return false;
   const std::int64_t patches = Patches(samples, rows, columns).count();
+  constexpr std::int64_t least = 16;
   // Few patches do not pay for the transform of the weights; patches that reach far over the edge waste their pixels.
-  return in_channels >= lane && out_channels >= lane && patches >= 8 && samples * rows * columns >= 10 * patches;
+  return in_channels >= least && out_channels >= least && patches >= 8 && samples * rows * columns >= 10 * patches;
 }
 
 std::int64_t winograd_scratch(std::int64_t in_channels, std::int64_t out_channels, std::int64_t samples,
                               std::int64_t rows, std::int64_t columns, bool of_weights) {
   const Groups g(in_channels, samples, rows, columns, out_channels);
-  const WeightView view{in_channels, out_channels, 0, 0, 0, false};
+  const WeightView view{in_channels, out_channels, 0, 0, 0, false, winograd_kernels().lane};
   const std::int64_t threads = at::get_num_threads();
   if (g.few()) return g.scratch() + threads * points * view.part(0, rows_at_a_time, 0, columns_at_a_time).step();
   if (!of_weights) return points * view.step() + threads * g.scratch();
@@ -295,18 +256,18 @@ std::int64_t winograd_scratch(std::int64_t in_channels, std::int64_t out_channel
 
 void winograd_forward(const Rows<const float>& in, Origin origin, const at::Tensor& weights, const float* bias,
                       const Rows<float>& out) {
-  convolve(in, origin, weights, WeightView::of(weights, false), bias, out);
+  convolve(in, origin, weights, view_of(weights, false), bias, out);
 }
 
 void winograd_input_gradient(const Rows<const float>& gradient, Origin origin, const at::Tensor& weights,
                              const Rows<float>& out) {
   // Input i meets tap k at output i - origin - k.
-  convolve(gradient, {-origin.row - 2, -origin.column - 2}, weights, WeightView::of(weights, true), nullptr, out);
+  convolve(gradient, {-origin.row - 2, -origin.column - 2}, weights, view_of(weights, true), nullptr, out);
 }
 
 void winograd_weight_gradient(const Rows<const float>& in, Origin origin, const Rows<const float>& gradient,
                               const at::Tensor& sum) {
-  const WeightView view = WeightView::of(sum, false);
+  const WeightView view = view_of(sum, false);
   const Groups g(in.channels, gradient.samples, gradient.rows, gradient.width, gradient.channels);
   if (g.few()) return add_weight_gradient_of_few(in, origin, gradient, g, view, sum.data_ptr<float>());
   const std::int64_t threads = std::min<std::int64_t>(at::get_num_threads(), g.count);

@@ -3,11 +3,9 @@
 // between its outputs.
 #pragma once
 
-#include "tessera/ops/cpu/lanes.h"
+#include "tessera/ops/cpu/isa/squares.h"
 
-namespace tessera::winograd {
-
-using V = lanes::Vector<float>;
+namespace tessera::TESSERA_ISA {
 
 // The transforms come from polynomials through 0, ±p, ±q and infinity. These two keep the rounding error lower than the
 // textbook's 1 and 2 do: the transforms' entries are nearer to each other.
@@ -69,4 +67,4 @@ TESSERA_INLINE void weights_from_points(const V* u, std::int64_t us, V* w, std::
   w[2 * ws] = p2 * sum_p + q2 * sum_q + u[5 * us];
 }
 
-}  // namespace tessera::winograd
+}  // namespace tessera::TESSERA_ISA

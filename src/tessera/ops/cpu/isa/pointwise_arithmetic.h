@@ -1,4 +1,5 @@
-// The arithmetic of the point-wise passes, once for vectors and for single numbers: loops in the sense of lanes.h.
+// The arithmetic of the point-wise passes, once for vectors and for single numbers: loops in the sense of lanes.h. The
+// structs are the same for all instruction sets; what makes them step is inlined.
 #pragma once
 
 #include "tessera/ops/cpu/lanes.h"
@@ -13,7 +14,7 @@ template <class T>
 struct Term {
   const T* x = nullptr;
   const T *mean = nullptr, *scale = nullptr, *shift = nullptr;
-  Term shifted(std::int64_t by) const { return {x + by, mean, scale, shift}; }
+  TESSERA_INLINE Term shifted(std::int64_t by) const { return {x + by, mean, scale, shift}; }
   template <class X>
   struct Lane {
     X mean, scale, shift;
@@ -50,7 +51,7 @@ struct MomentsLoop {
   const T* x;
   const T* pivot;
   Sums<T> sums;
-  MomentsLoop shifted(std::int64_t by) const { return {x + by, pivot, sums}; }
+  TESSERA_INLINE MomentsLoop shifted(std::int64_t by) const { return {x + by, pivot, sums}; }
   template <class X>
   struct Lane {
     X pivot;
@@ -79,7 +80,7 @@ struct AffineLoop {
   T* y;
   Term<T> in[terms];
   T floor;
-  AffineLoop shifted(std::int64_t by) const {
+  TESSERA_INLINE AffineLoop shifted(std::int64_t by) const {
     AffineLoop out = *this;
     out.y += by;
     for (auto& term : out.in) term = term.shifted(by);
@@ -116,7 +117,7 @@ struct SumsLoop {
   Term<T> in[2];
   Sums<T> sums[2];
   T* g;
-  SumsLoop shifted(std::int64_t by) const {
+  TESSERA_INLINE SumsLoop shifted(std::int64_t by) const {
     SumsLoop out = *this;
     for (int i = 0; i < gradients; ++i) out.dy[i] += by;
     if constexpr (mask == MaskKind::output) out.output += by;
@@ -166,7 +167,7 @@ struct GradientLoop {
   const T *a, *b, *c;
   const T* addend;
   T* dx;
-  GradientLoop shifted(std::int64_t by) const {
+  TESSERA_INLINE GradientLoop shifted(std::int64_t by) const {
     return {g + by, in.shifted(by), a, b, c, added ? addend + by : addend, dx + by};
   }
   template <class X>

@@ -1,0 +1,75 @@
+#include "tessera/ops/way_choices.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+namespace {
+
+// A file that is gone afterwards.
+struct TemporaryFile {
+  const std::string path = concat(testing::TempDir(), "/tessera_ways_", getpid());
+  ~TemporaryFile() { std::remove(path.c_str()); }
+};
+
+TEST(WayChoices, AreRememberedInAFile) {
+  const TemporaryFile temporary;
+  const std::string& file = temporary.path;
+  WayChoices first("measured", file), beside("measured", file);
+  EXPECT_EQ(first.find("a"), "");
+  first.remember("a", "direct");
+  beside.remember("b", "product");  // knows nothing of a yet, and must not lose it
+  WayChoices later("measured", file);
+  EXPECT_EQ(later.find("a"), "direct");
+  EXPECT_EQ(later.find("b"), "product");
+}
+
+TEST(WayChoices, OfTwoAnswersTheFirstInAProcessStays) {
+  const TemporaryFile temporary;
+  const std::string& file = temporary.path;
+  WayChoices first("measured", file), beside("measured", file);
+  first.remember("a", "direct");
+  beside.remember("a", "product");
+  EXPECT_EQ(first.find("a"), "direct") << "a process must not change its mind between two steps";
+  EXPECT_EQ(beside.find("a"), "product");
+}
+
+TEST(WayChoices, WhatCannotBeReadIsNotThere) {
+  const TemporaryFile temporary;
+  const std::string& file = temporary.path;
+  std::ofstream(file) << "no tab\n\t\n\n" << std::string(10000, 'x');
+  WayChoices choices("measured", file);
+  EXPECT_EQ(choices.find("a"), "");
+  choices.remember("a", "direct");
+  EXPECT_EQ(WayChoices("measured", file).find("a"), "direct");
+
+  WayChoices nowhere("measured", "/no/such/folder/ways");
+  nowhere.remember("a", "direct");
+  EXPECT_EQ(nowhere.find("a"), "direct");
+}
+
+TEST(WayChoices, AWordThatMeansNothingIsRefused) {
+  EXPECT_TRUE(WayChoices("", "").fixed());
+  EXPECT_EQ(WayChoices("blocked", "").how(), "blocked");
+  EXPECT_THROW(WayChoices("quick", ""), UsageError);
+}
+
+TEST(WayChoices, TheFirstWayStaysUnlessAnotherIsClearlyFaster) {
+  const auto work = [](int rounds) {
+    return [rounds] {
+      volatile double x = 1;
+      for (int i = 0; i < rounds; ++i) x = x * 1.0000001;
+    };
+  };
+  EXPECT_EQ(fastest({work(2'000'000), work(20'000), work(2'000'000)}, 1), 1U);
+  EXPECT_EQ(fastest({work(20'000), work(2'000'000)}, 1), 0U);
+}
+
+}  // namespace
+}  // namespace tessera
