@@ -78,10 +78,10 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
   if (plan_.batch_norm != NormScope::local) w.norm_group = std::move(norm);
   w.tile_group = tile_group(world_, plan_, place, replica_);
 
-  w.executor = std::make_unique<Executor>(graph_, w.held->parameters,
-                                          Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(),
-                                                 w.tile_group.get(), &meter_},
-                                          options_.recompute);
+  w.executor = std::make_unique<Executor>(
+      graph_, w.held->parameters,
+      Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(), w.tile_group.get(), &meter_},
+      options_.recompute);
   const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
   if (!box.empty() || !labelled.empty()) {
     LoaderOptions loader{.batch_size = plan_.global_batch(),
@@ -283,10 +283,10 @@ RunTensors Trainer::tensors(Which which) const {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const Parameter& p = all[i];
       if (which == Which::held && p.trainable && !held->copies.writes(static_cast<std::int64_t>(i))) continue;
-      out.model.emplace_back(p.name, p.value);
+      out.model.emplace_back(p.name, p.stored(p.value));
       if (!p.trainable) continue;
       for (const auto& s : state)
-        out.optimizer.emplace_back(p.name + "." + s.name, held->parameters.part_like(p, s.values));
+        out.optimizer.emplace_back(p.name + "." + s.name, p.stored(held->parameters.part_like(p, s.values)));
     }
   }
   return out;
