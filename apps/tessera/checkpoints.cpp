@@ -92,7 +92,7 @@ std::string new_run_name() {
 }
 
 RunFacts facts_of(const Options& o, const Job& job) {
-  return {.model = o.model.name,
+  return {.model = network_name(o),
           .dtype = o.dtype,
           .optimizer = o.train.optimizer,
           .seed = o.train.seed,
@@ -166,6 +166,7 @@ RunCheckpoints::RunCheckpoints(const Options& options, const Job& job, const Sta
                      .warn = warn});
   };
   saver_ = saver(o.dir, o.keep.value_or(0));
+  if (job.foreign && rank == 0) keep_network(o.dir, options.model.name);
   if (!options.evaluation.best.empty()) best_saver_ = saver(best_folder(o.dir), 1);
 }
 

@@ -24,6 +24,14 @@ struct ExportOptions {
 /// The weights of a checkpoint as one safetensors file.
 void run_export(const ExportOptions& options, const Launch& launch);
 
+struct ShowOptions {
+  std::string model, image_size = "224";
+  std::optional<std::string> output;
+  bool verbose = false;
+};
+/// A network as a table, or what of it is not supported.
+void run_show(const ShowOptions& options, const ModelRegistry& models, NetworkFiles& files);
+
 struct ReportOptions {
   std::vector<std::string> runs;
   std::string output;  ///< empty: report.html

@@ -96,10 +96,15 @@ void take_data_set(Options& o, const RunDescription& d) {
 
 }  // namespace
 
+std::string network_name(const Options& o) {
+  if (!o.network_name.empty()) return o.network_name;
+  return names_network_file(o.model.name) ? absolute_path(o.model.name) : o.model.name;
+}
+
 RunDescription describe_run(const Options& o, const Job& job) {
   const ModelOptions& model = o.model;
   const Normalisation pixels = job.images->normalisation();
-  RunDescription d{.use = {.model = model.name,
+  RunDescription d{.use = {.model = network_name(o),
                            .classes = model.classes,
                            .class_names = job.class_names,
                            .height = model.image.height,
@@ -119,6 +124,7 @@ RunDescription describe_run(const Options& o, const Job& job) {
   keep("num-layers", model.num_layers);
   keep("num-filters", model.num_filters);
   keep("upsampling", model.upsampling);
+  keep("model-output", model.output);
   return d;
 }
 
@@ -128,12 +134,22 @@ void take_description(Options& o, const std::string& path, const Warn& warn) {
   const NetworkUse& use = d->use;
   o.described = true;
   Taking taking(o, path, warn);
-  taking.fixed("model", o.model.name, use.model);
+  if (names_network_file(use.model)) {
+    std::string mine = absolute_path(o.model.name);
+    taking.fixed("model", mine, use.model);
+    o.network_name = use.model;
+    // The copy is what was trained; the file itself may be another one by now, or be gone.
+    const std::string copy = find_network_copy(path, use.model);
+    o.model.name = copy.empty() ? use.model : copy;
+  } else {
+    taking.fixed("model", o.model.name, use.model);
+  }
   taking.finish();  // the options of another network say nothing
   taking.option_of_network(use, "depth", o.model.depth);
   taking.option_of_network(use, "num-layers", o.model.num_layers);
   taking.option_of_network(use, "num-filters", o.model.num_filters);
   taking.option_of_network(use, "upsampling", o.model.upsampling);
+  taking.option_of_network(use, "model-output", o.model.output);
   taking.fixed("num-classes", o.model.classes, use.classes);
   if (!use.class_names.empty()) taking.fixed("class-names", o.class_names, use.class_names);
   const std::string size = size_text(use.height, use.width);

@@ -6,6 +6,9 @@
 
 namespace tessera {
 
+/// What checkpoints call the network: the name of a built-in one, or the absolute path of a file.
+std::string network_name(const Options& options);
+
 RunDescription describe_run(const Options& options, const Job& job);
 
 /// Fills in what `path` (a checkpoint, a folder of them, or an exported file) says of its network and images. Nothing

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include "commands.h"
+#include "network.h"
 #include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -8,6 +9,23 @@
 #include "tessera/io/report.h"
 
 namespace tessera {
+namespace {
+
+// What the file of a network holds beside what was trained, so that the module itself can load all of it: heads that
+// were not used, buffers that are no statistics.
+std::vector<NamedTensor> unused_tensors(const RunState& state, const TensorStore& weights,
+                                        const std::string& checkpoint) {
+  if (!state.description || !names_network_file(state.description->use.model)) return {};
+  const std::string& file = state.description->use.model;
+  const std::string copy = find_network_copy(checkpoint, file);
+  std::vector<NamedTensor> out;
+  const auto network = open_network(copy.empty() ? file : copy);
+  for (const auto& [name, tensor] : network->program().by_name)
+    if (!weights.has(name)) out.push_back({name, network->tensor(name)});
+  return out;
+}
+
+}  // namespace
 
 void run_export(const ExportOptions& options, const Launch& launch) {
   const std::string checkpoint = launch.told([&] {
@@ -19,9 +37,10 @@ void run_export(const ExportOptions& options, const Launch& launch) {
   const TensorStore weights = TensorStore::open(checkpoint);
   Metadata metadata{{"format", "pt"}, {"model", state.model}, {"step", std::to_string(state.step)}};
   if (state.description) metadata[description_key] = to_json(*state.description, /*with_run=*/false);
-  export_tensors(weights, options.output, metadata);
+  const std::vector<NamedTensor> unused = unused_tensors(state, weights, checkpoint);
+  export_tensors(weights, options.output, metadata, unused);
   if (!options.quiet)
-    fmt::print("{}: {} tensors, {}, of {} after {}\n", options.output, weights.names().size(),
+    fmt::print("{}: {} tensors, {}, of {} after {}\n", options.output, weights.names().size() + unused.size(),
                human_bytes(InputFile(options.output).size()), state.model, counted(state.step, "step"));
 }
 

@@ -37,15 +37,15 @@ const Names& of_the_length() {
   return names;
 }
 
-std::string absolute(const std::string& path) {
+}  // namespace
+
+std::string absolute_path(const std::string& path) {
   char* found = ::realpath(path.c_str(), nullptr);
   if (!found) return path;
   const std::string out = found;
   std::free(found);
   return out;
 }
-
-}  // namespace
 
 std::map<std::string, std::string> given_flags(const CLI::App& command) {
   std::map<std::string, std::string> flags;
@@ -112,7 +112,9 @@ std::map<std::string, std::string> flags_to_keep(const std::map<std::string, std
   std::map<std::string, std::string> kept;
   for (const auto& [name, value] : given) {
     if (of_one_start().contains(name)) continue;
-    kept[name] = name == "datapath" || name == "val-datapath" ? absolute(value) : value;
+    const bool path = name == "datapath" || name == "val-datapath" || (name == "model" && value.ends_with(".pt")) ||
+                      (name == "model" && value.ends_with(".pt2"));
+    kept[name] = path ? absolute_path(value) : value;
   }
   return kept;
 }

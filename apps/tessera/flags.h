@@ -10,6 +10,9 @@
 
 namespace tessera {
 
+/// With links followed; as it is if there is no such file.
+std::string absolute_path(const std::string& path);
+
 /// The flags that were given, without dashes, and their values as text.
 std::map<std::string, std::string> given_flags(const CLI::App& command);
 

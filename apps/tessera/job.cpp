@@ -103,6 +103,17 @@ void check_network(const Graph& graph, const Options& o) {
           "; make its last layer as wide as ModelOptions::classes, or use --num-classes ", answers);
 }
 
+void warn_of_network(const ForeignModel& foreign, const Options& o) {
+  const ImportedNetwork& network = foreign.network;
+  if (network.evaluating())
+    print_warning(concat(o.model.name, " was exported in evaluation mode: its ",
+                         network.norms > 0 ? "norms keep the statistics of the file" : "dropouts are off",
+                         "; to train all of it, call .train() before it is exported"));
+  if (network.fixed > 0 && !network.evaluating())
+    print_warning(concat(counted(network.fixed, "parameter"), " of ", o.model.name,
+                         " do not require gradients, and are not trained"));
+}
+
 void check_memory(const Job& job, const Options& o) {
   const auto needs = memory_needs(job, o);
   const auto less = [](const Footprint& a, const Footprint& b) { return a.peak() < b.peak(); };
@@ -173,6 +184,10 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
     o.model.image = parse_image_size(o.image_size);
     problems.absorb([&] {
       Graph graph = models.build(o.model);
+      if (is_network_file(models, o.model.name)) {
+        job.foreign = o.files->import(o.model);
+        if (!o.has("num-classes")) o.model.classes = graph.shape(graph.logits()).channels;
+      }
       check_network(graph, o);
       job.graph = std::move(graph);
     });
@@ -186,6 +201,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
           "--keep-best auc is for images of two classes; use --keep-best accuracy or loss");
   require(o.evaluation.best != "mean_iou" || pixels,
           "--keep-best mean_iou is for networks that label pixels; use --keep-best accuracy or loss");
+  if (job.foreign && launch.speaks() && !o.evaluation.only) warn_of_network(*job.foreign, o);
   job.transport = chosen_transport(wish, facts);
   if (wish.cuda) job.transport_words = transport_words(facts, job.transport);
 

@@ -29,7 +29,9 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group("Output");
 
   const char* group = "Network";
-  command.add_option("--model", o.model.name, "one of " + names)->capture_default_str()->group(group);
+  command.add_option("--model", o.model.name, "one of " + names + ", or a network file of PyTorch: net.pt, net.pt2")
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--depth", o.model.depth, "layers: resnet_v1 takes 6n+2, resnet_v2 9n+2")->group(group);
   command
       .add_option("--num-layers", o.model.num_layers, "amoebanet: normal cells, a multiple of 3 (18); unet: levels (4)")
@@ -39,6 +41,16 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
                   "amoebanet: a multiple of 8 (416); unet: channels of the first level (64)")
       ->group(group);
   command.add_option("--upsampling", o.model.upsampling, "unet: transposed (convolution, the default) or bilinear")
+      ->group(group);
+  command
+      .add_option("--model-output", o.model.output,
+                  "network files with several outputs: the one that is trained, by name or number (the first)")
+      ->group(group);
+  command
+      .add_option_function<std::string>(
+          "--init", [&o](const std::string& way) { o.model.random_start = way == "random"; },
+          "network files: start from the file's weights, or from random ones")
+      ->check(CLI::IsMember({"file", "random"}))
       ->group(group);
   command
       .add_option("--num-classes", o.model.classes,

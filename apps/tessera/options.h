@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@ class App;
 }
 
 namespace tessera {
+
+class NetworkFiles;
 
 /// What is evaluated, and by which weights; train has only the first of them.
 struct EvaluationOptions {
@@ -48,8 +51,10 @@ struct CheckpointOptions {
 struct Options {
   // What is trained: these change results.
   ModelOptions model{.name = "resnet_v2", .image = {3, 32, 32}, .classes = 10};
-  std::string image_size;  ///< empty: that of the files, or 32
-  std::string app;         ///< empty: what --datapath holds; synthetic without one
+  std::shared_ptr<NetworkFiles> files;
+  std::string network_name;  ///< what checkpoints call the network; empty: model.name
+  std::string image_size;    ///< empty: that of the files, or 32
+  std::string app;           ///< empty: what --datapath holds; synthetic without one
   std::string datapath;
   std::vector<std::string> class_names;
   bool planning = false;  ///< nothing is run: what the machine has does not matter

@@ -126,11 +126,13 @@ struct Commands {
   CLI::App* halo = nullptr;
   CLI::App* export_weights = nullptr;
   CLI::App* report = nullptr;
+  CLI::App* show = nullptr;
   std::map<std::string, CLI::App*> bench;
   std::map<const CLI::App*, Options> options;
   HaloOptions halo_options;
   ExportOptions export_options;
   ReportOptions report_options;
+  ShowOptions show_options;
 };
 
 void add_network_command(Commands& commands, CLI::App* command, const ModelRegistry& models) {
@@ -166,6 +168,13 @@ void add_report_flags(CLI::App& report, ReportOptions& o) {
   report.add_option("--port", o.port, "--watch: the port on 127.0.0.1; any that is free by default")
       ->check(CLI::Range(0, 65535));
   report.add_flag("--quiet", o.quiet, "print errors only");
+}
+
+void add_show_flags(CLI::App& show, ShowOptions& o) {
+  show.add_option("MODEL", o.model, "a network file of PyTorch, or the name of a network")->required();
+  show.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str();
+  show.add_option("--model-output", o.output, "network files with several outputs: the one that is trained");
+  show.add_flag("-v,--verbose", o.verbose, "every node");
 }
 
 void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models) {
@@ -239,19 +248,23 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
       ->required();
   commands.export_weights->add_option("-o,--output", o.output, "the file")->required();
   commands.export_weights->add_flag("--quiet", o.quiet, "print errors only");
+  commands.show = app.add_subcommand("show", "a network as a table: its cells, shapes, parameters and costs");
+  add_show_flags(*commands.show, commands.show_options);
   commands.report = app.add_subcommand("report", "one HTML page about runs: curves, plan, timeline, memory, mistakes");
   add_report_flags(*commands.report, commands.report_options);
 }
 
 }  // namespace
 
-int run_program(int argc, char** argv, const ModelRegistry& models) {
+int run_program(int argc, char** argv, const ModelRegistry& named) {
   try {
     limit_libraries(argv);
   } catch (const Error& error) {
     complain(error.what());
     return code(error.code());
   }
+  const auto files = std::make_shared<NetworkFiles>();
+  const ModelRegistry models = with_files(named, files);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error like a full disk
   std::vector<std::string> arguments(argv + 1, argv + argc);
   // Three times at most: then with the flags of --config, then with those that a resumed run was started with.
@@ -271,6 +284,7 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
         Options& options = found->second;
         options.given = given_flags(*command);
         options.command.assign(argv, argv + argc);
+        options.files = files;
         apply_run_folder(options);
         std::vector<std::string> more;
         const bool from_file = !with_file && !options.config.empty();
@@ -316,6 +330,10 @@ int run_program(int argc, char** argv, const ModelRegistry& models) {
     if (command == commands.report)
       return guarded([&](const Launch& l) {
         if (l.speaks()) run_report(commands.report_options);
+      });
+    if (command == commands.show)
+      return guarded([&](const Launch& l) {
+        if (l.speaks()) run_show(commands.show_options, models, *files);
       });
     if (command == commands.export_weights)
       return guarded([&](const Launch& l) { run_export(commands.export_options, l); });

@@ -59,7 +59,8 @@ std::string why_not_equal(const VerifyReport& report) {
 VerifyReport run_verification(const Options& options, const Job& job, const Launch& launch, double tolerance) {
   require(options.train.dtype != at::kBFloat16,
           "bfloat16 has too few digits to compare; use --dtype float32 or float64");
-  const VerifyOptions rules{.tolerance = tolerance > 0 ? tolerance : verify_tolerance(options.train.dtype)};
+  const VerifyOptions rules{.tolerance = tolerance > 0 ? tolerance : verify_tolerance(options.train.dtype),
+                            .foreign = job.foreign ? job.foreign->reference() : nullptr};
   Verification result;
   prepare_gpus(options, job, /*passes=*/1);
   run_ranks(options, job, launch, [&](Communicator& world) {
@@ -86,10 +87,11 @@ void run_verify(Options& options, const ModelRegistry& models, const Launch& lau
   const VerifyReport report = run_verification(options, job, launch, options.tolerance);
   if (launch.speaks() && !options.quiet) {
     const bool one = job.plan.ranks() == 1;
-    fmt::print("{} in {}, {} of {} against {}, {} tensors compared\n{}{}\n", options.model.name, options.dtype,
-               counted(job.steps, "step"), one ? "one rank" : fmt::format("{} ranks", job.plan.ranks()),
-               one ? "torch's autograd" : "sequential training", report.compared, difference_table(report),
-               verdict(report));
+    fmt::print(
+        "{} in {}, {} of {} against {}, {} tensors compared\n{}{}\n", options.model.name, options.dtype,
+        counted(job.steps, "step"), one ? "one rank" : fmt::format("{} ranks", job.plan.ranks()),
+        one ? (job.foreign ? "the module itself, by torch's autograd" : "torch's autograd") : "sequential training",
+        report.compared, difference_table(report), verdict(report));
     std::fflush(stdout);
   }
   if (launch.speaks() && !options.json.empty()) write_verification(options.json, report, job.plan, job.graph);

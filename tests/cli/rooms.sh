@@ -12,18 +12,20 @@ base:
 geometry: base
 graph: base geometry
 models: base geometry graph
+import: base geometry graph
 program: base geometry graph
 plan: base geometry graph models program
 schedule: base geometry graph program plan
 comm: base geometry
 ops: base geometry graph program
+archive: base geometry graph import
 data: base geometry
 runtime: base geometry graph models program plan schedule comm ops data
-oracle: base geometry graph program comm data runtime ops plan
+oracle: base geometry graph program comm archive data runtime ops plan
 io: base geometry graph program plan schedule runtime
 report: base
 '
-integer_rooms=' base geometry graph models program plan schedule report '
+integer_rooms=' base geometry graph models import program plan schedule report '
 
 check() {
   local root=$1
@@ -59,7 +61,7 @@ check() {
           violation(room " may not include " other "; it may include:" (may[room] == " " ? " nothing" : may[room]))
       }
       target == "mpi.h" && room != "comm" { violation("only comm may include mpi.h") }
-      target ~ "^(ATen|torch|c10)/" && index(ENVIRON["INTEGER_ROOMS"], " " room " ") {
+      target ~ "^(ATen|torch|c10|caffe2)/" && index(ENVIRON["INTEGER_ROOMS"], " " room " ") {
         violation(room " may not include torch (ATen, torch, c10)")
       }
       END { if (violations) { printf "%d violations of the order of rooms\n", violations; exit 1 } }
@@ -97,6 +99,8 @@ self_test() {
   plant report/planted.h '#include "tessera/io/file.h"' 'report may not include io'
   plant plan/planted.h '#include <ATen/core/Tensor.h>' 'plan may not include torch'
   plant models/planted.cpp '#include <c10/util/Exception.h>' 'models may not include torch'
+  plant import/planted.cpp '#include <torch/script.h>' 'import may not include torch'
+  plant archive/planted.h '#include "tessera/plan/plan.h"' 'archive may not include plan'
   plant base/planted.cpp '#include <torch/torch.h>' 'base may not include torch'
   plant runtime/planted.cpp '#include <mpi.h>' 'only comm may include mpi.h'
   plant data/planted.cpp '#include "../comm/exchange.h"' 'an include goes up a folder'

@@ -11,7 +11,7 @@ struct Case {
 };
 
 Activation activation(ActivationKind kind) {
-  return {kind, kind == ActivationKind::leaky_relu ? 0.1 : kind == ActivationKind::elu ? 0.7 : 0};
+  return {kind, kind == ActivationKind::leaky_relu ? 0.1 : 0.7};
 }
 
 // conv - operation - conv - operation, in cells of their own, with a way around the second one.

@@ -28,7 +28,11 @@ namespace tessera {
   A(hard_swish, x* hard_gate(x), pick(x < of(-3), of(0), pick(x > of(3), of(1), x* of(1.0 / 3) + of(0.5))), none)      \
   A(mish, x* mish_gate(x), mish_gate(x) + x * mish_gate_slope(x), none)                                                \
   A(softsign, x / (of(1) + pick(x < of(0), -x, x)),                                                                    \
-    of(1) / ((of(1) + pick(x < of(0), -x, x)) * (of(1) + pick(x < of(0), -x, x))), none)
+    of(1) / ((of(1) + pick(x < of(0), -x, x)) * (of(1) + pick(x < of(0), -x, x))), none)                               \
+  A(hard_tanh, pick(x < -p, -p, pick(x > p, p, x)), pick(x <= -p, of(0), pick(x >= p, of(0), of(1))),                  \
+    pick(y <= -p, of(0), pick(y >= p, of(0), of(1))))                                                                  \
+  A(times, p* x, p, p)                                                                                                 \
+  A(plus, x + p, of(1), of(1))
 
 enum class ActivationKind {
 #define TESSERA_NAME(name, value, derivative, by_value) name,
@@ -38,7 +42,9 @@ enum class ActivationKind {
 
 struct Activation {
   ActivationKind kind = ActivationKind::relu;
-  double parameter = 0;  ///< leaky_relu: the slope below zero; elu: how far it goes below zero
+  /// leaky_relu: the slope below zero; elu: how far it goes below zero; hard_tanh: what it goes up to, and down to;
+  /// times, plus: the number.
+  double parameter = 0;
   friend bool operator==(const Activation&, const Activation&) = default;
 };
 

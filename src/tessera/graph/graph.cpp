@@ -6,6 +6,12 @@
 
 namespace tessera {
 
+std::string Node::parameter_name(const std::string& suffix) const {
+  for (const auto& spec : parameters)
+    if (spec.suffix == suffix) return parameter_name(spec);
+  throw Error(tessera::concat("internal error: node '", name, "' has no parameter '", suffix, "'"));
+}
+
 void Graph::cell(std::string name) { cells_.push_back({std::move(name), static_cast<int>(nodes_.size())}); }
 
 Value Graph::input(const Shape& shape) {
@@ -78,7 +84,7 @@ std::vector<std::vector<int>> Graph::consumers() const {
 std::vector<std::pair<std::string, ParameterSpec>> Graph::parameters() const {
   std::vector<std::pair<std::string, ParameterSpec>> out;
   for (const auto& node : nodes_)
-    for (const auto& spec : node.parameters) out.emplace_back(node.name + "." + spec.suffix, spec);
+    for (const auto& spec : node.parameters) out.emplace_back(node.parameter_name(spec), spec);
   return out;
 }
 

@@ -33,6 +33,13 @@ struct Node {
   Shape shape;   ///< of the output, one sample
   int cell = 0;  ///< index into cells()
   std::vector<ParameterSpec> parameters;
+
+  /// The full name of one of its parameters.
+  std::string parameter_name(const ParameterSpec& spec) const {
+    return spec.name.empty() ? name + "." + spec.suffix : spec.name;
+  }
+  /// Of the parameter with this suffix; throws Error if there is none.
+  std::string parameter_name(const std::string& suffix) const;
 };
 
 /// The unit that --balance counts: a stem, a residual block, an AmoebaNet cell, a head.
@@ -101,6 +108,10 @@ class Graph {
   Value pixel_cross_entropy(Value logits);
   /// Any operation, a user's own too. Throws UsageError that names the node if the shapes do not fit.
   Value add_node(OperationPtr op, std::vector<Value> inputs, std::string name = {});
+
+  /// For whoever knows more of a node's parameters than its operation: first values, names, what stays fixed. Their
+  /// number, order, suffixes and sizes must stay.
+  std::vector<ParameterSpec>& parameters_of(Value v) { return nodes_.at(static_cast<std::size_t>(v.id)).parameters; }
 
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Cell>& cells() const { return cells_; }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -36,22 +37,30 @@ struct Shape {
 
 /// How a parameter begins. Values depend on the parameter's full name and the seed, never on ranks.
 struct Initializer {
-  enum class Kind { constant, uniform, normal };
+  enum class Kind { constant, uniform, normal, given };
   Kind kind = Kind::constant;
   double scale = 0;  ///< the constant, half the width of the uniform interval around 0, or the standard deviation
+  std::function<double(std::int64_t index)> value = {};  ///< given: of every element, in torch's order
 };
 
 struct ParameterSpec {
   std::string suffix;               ///< "weight": the full name is the node's name, a dot and this
   std::vector<std::int64_t> sizes;  ///< as torch stores it
   Initializer init;
-  bool trainable = true;  ///< false for running statistics
+  bool trainable = true;  ///< false for running statistics, and for what is fixed
+  bool fixed = false;     ///< a weight that is not trained, though backward could; trainable is then false
   bool wide = false;      ///< kernels see it as it is kept, not rounded to the type of the activations
   double decay = 1;       ///< running statistics: what is left of the old one after a micro
+  std::string name = {};  ///< its full name, where that is not the node's name, a dot and the suffix
+  bool as_matrix = false; ///< files have it without its last two sides, which are 1: a linear layer at every position
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (auto s : sizes) n *= s;
     return n;
+  }
+  /// The sizes that it has in files.
+  std::vector<std::int64_t> stored_sizes() const {
+    return as_matrix ? std::vector<std::int64_t>(sizes.begin(), sizes.begin() + 2) : sizes;
   }
 };
 

@@ -81,7 +81,7 @@ void TensorStore::read(const std::string& name, const at::Tensor& into) const { 
 
 std::vector<TensorSpec> tensor_specs(const Graph& graph) {
   std::vector<TensorSpec> specs;
-  for (const auto& [name, spec] : graph.parameters()) specs.push_back({name, spec.sizes});
+  for (const auto& [name, spec] : graph.parameters()) specs.push_back({name, spec.stored_sizes()});
   return specs;
 }
 
@@ -153,12 +153,19 @@ Import plan_import(const TensorStore& store, const std::vector<TensorSpec>& need
   return import;
 }
 
-void export_tensors(const TensorStore& store, const std::string& path, const Metadata& metadata) {
+void export_tensors(const TensorStore& store, const std::string& path, const Metadata& metadata,
+                    const std::vector<NamedTensor>& more) {
   std::vector<TensorSpec> specs;
+  std::map<std::string, at::Tensor> given;
   for (const auto& name : store.names()) specs.push_back(store.spec(name));
+  for (const auto& [name, tensor] : more) {
+    specs.push_back({name, tensor.sizes().vec(), tensor.scalar_type()});
+    given[name] = tensor;
+  }
   const std::string temporary = path + ".part";
   SafetensorsWriter writer(temporary, std::move(specs), metadata);
-  for (const auto& spec : writer.order()) writer.add(store.read(spec.name));
+  for (const auto& spec : writer.order())
+    writer.add(given.contains(spec.name) ? given.at(spec.name) : store.read(spec.name));
   writer.close();
   rename_path(temporary, path);
   sync_folder(parent_of(path));

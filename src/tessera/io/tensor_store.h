@@ -78,7 +78,8 @@ struct Import {
 /// Throws UsageError, which lists the names, if anything but the head differs or is missing.
 Import plan_import(const TensorStore& store, const std::vector<TensorSpec>& needed, const std::string& head);
 
-/// Writes all tensors to one file, one after the other: whole or not there.
-void export_tensors(const TensorStore& store, const std::string& path, const Metadata& metadata = {});
+/// Writes all tensors, and those that are given beside them, to one file, one after the other: whole or not there.
+void export_tensors(const TensorStore& store, const std::string& path, const Metadata& metadata = {},
+                    const std::vector<NamedTensor>& more = {});
 
 }  // namespace tessera

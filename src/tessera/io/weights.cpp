@@ -25,7 +25,7 @@ void check_weights(const std::string& flag, const std::string& path, const Graph
 void load_weights(const std::string& path, const Parameters& into) {
   const TensorStore store = TensorStore::open(path);
   for (const Parameter& parameter : into.all())
-    if (store.has(parameter.name)) store.read(parameter.name, parameter.value);
+    if (store.has(parameter.name)) store.read(parameter.name, parameter.stored(parameter.value));
 }
 
 }  // namespace tessera

@@ -12,14 +12,17 @@ namespace tessera {
 
 Graph ModelRegistry::build(const ModelOptions& options) const {
   const auto found = models_.find(options.name);
-  if (found == models_.end()) {
+  const bool file = found == models_.end() && files_ && files_->names_one(options.name);
+  if (found == models_.end() && !file) {
     std::vector<std::string> names;
     for (const auto& [name, model] : models_) names.push_back(name);
-    throw UsageError(concat("there is no model '", options.name, "'; --model takes ", join(names, ", ")));
+    throw UsageError(concat("there is no model '", options.name, "'; --model takes ", join(names, ", "),
+                            files_ ? ", or a network file of PyTorch (.pt, .pt2)" : ""));
   }
   Problems problems;
   const auto refuse_unused = [&](const char* flag, bool given) {
-    const auto& uses = found->second.uses;
+    static const std::vector<std::string> of_files{"model-output", "init"};
+    const auto& uses = file ? of_files : found->second.uses;
     if (given && std::find(uses.begin(), uses.end(), flag) == uses.end())
       problems.add("--", flag, " means nothing to --model ", options.name, "; leave it out");
   };
@@ -27,11 +30,13 @@ Graph ModelRegistry::build(const ModelOptions& options) const {
   refuse_unused("num-layers", options.num_layers.has_value());
   refuse_unused("num-filters", options.num_filters.has_value());
   refuse_unused("upsampling", options.upsampling.has_value());
+  refuse_unused("model-output", options.output.has_value());
+  refuse_unused("init", options.random_start);
   problems.check(options.classes > 0, "--num-classes ", options.classes, " must be at least 1");
   problems.check(options.image.height > 0 && options.image.width > 0, "--image-size ", options.image.height, "x",
                  options.image.width, " must be at least 1x1");
   Graph graph;
-  if (problems.empty()) problems.absorb([&] { graph = found->second.build(options); });
+  if (problems.empty()) problems.absorb([&] { graph = file ? files_->build(options) : found->second.build(options); });
   problems.throw_if_any();
   return graph;
 }

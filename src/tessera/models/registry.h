@@ -21,6 +21,9 @@ struct ModelOptions {
   std::optional<std::int64_t> num_layers;   ///< --num-layers: amoebanet, unet
   std::optional<std::int64_t> num_filters;  ///< --num-filters: amoebanet, unet
   std::optional<std::string> upsampling;    ///< --upsampling: unet; transposed or bilinear
+  // Of networks that are read from files.
+  std::optional<std::string> output;  ///< --model-output: of several, the one that is trained
+  bool random_start = false;          ///< --init random: not with the file's weights
 };
 
 using ModelBuilder = std::function<Graph(const ModelOptions&)>;
@@ -31,8 +34,15 @@ struct Model {
   ModelBuilder build;
 };
 
+/// What builds a network where --model names a file.
+struct ModelFiles {
+  std::function<bool(const std::string&)> names_one;
+  ModelBuilder build;
+};
+
 class ModelRegistry {
  public:
+  void take_files(ModelFiles files) { files_ = std::move(files); }
   void add(std::string name, Model model) { models_.insert_or_assign(std::move(name), std::move(model)); }
   /// Throws UsageError for an unknown name (with the known ones), for options that the model does not take, and for
   /// whatever the builder refuses.
@@ -41,6 +51,7 @@ class ModelRegistry {
 
  private:
   std::map<std::string, Model> models_;
+  std::optional<ModelFiles> files_;
 };
 
 /// resnet18/34/50/101/152, resnet_v1, resnet_v2, amoebanet, unet.

@@ -14,18 +14,37 @@ struct AutogradOracle::Impl {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::int64_t step = 0, first_sample = 0;
   bool evaluating = false;
+  const ForeignModule* foreign = nullptr;
+  std::unique_ptr<ForeignNetwork> network;
 
   torch::Tensor run(const Node& node, const std::vector<torch::Tensor>& in, const torch::Tensor& labels) {
     const auto found = references().find(node.op->kind());
     if (found == references().end())
       throw Error(concat("the oracle does not know operation '", node.op->kind(), "' of node '", node.name,
                          "'; register it with RegisterReference (docs/own_model.md)"));
-    return found->second({node, in, [&](const std::string& suffix) { return values.at(node.name + "." + suffix); },
+    return found->second({node, in, [&](const std::string& suffix) { return values.at(node.parameter_name(suffix)); },
                           labels, evaluating, options.seed, step, first_sample});
   }
 
   torch::Tensor loss_sum(const torch::Tensor& images, const torch::Tensor& labels) {
-    return value_of(graph.nodes().size() - 1, images, labels);
+    if (!network) return value_of(graph.nodes().size() - 1, images, labels);
+    return run(graph.nodes().back(), foreign_logits(images), labels);
+  }
+
+  // What the loss looks at, computed by somebody else's code with our parameters.
+  std::vector<torch::Tensor> foreign_logits(const torch::Tensor& images) {
+    for (const auto& [name, spec] : graph.parameters())
+      network->bind(name, spec.as_matrix ? values.at(name).squeeze(3).squeeze(2) : values.at(name));
+    const DropoutsOf dropouts(graph, foreign->dropouts, {options.seed, step, first_sample});
+    const auto all = network->forward(images);
+    std::vector<torch::Tensor> out;
+    for (const std::size_t i : foreign->outputs) {
+      torch::Tensor logits = all.at(i);
+      if (logits.dim() == 4 && logits.sizes().slice(2) != images.sizes().slice(2) && logits[0][0].numel() > 1)
+        logits = torch::upsample_bilinear2d(logits, images.sizes().slice(2), /*align_corners=*/false);
+      out.push_back(logits);
+    }
+    return out;
   }
 
   torch::Tensor value_of(std::size_t last, const torch::Tensor& images, const torch::Tensor& labels) {
@@ -40,8 +59,11 @@ struct AutogradOracle::Impl {
   }
 };
 
-AutogradOracle::AutogradOracle(const Graph& graph, const Parameters& initial, const TrainOptions& options)
+AutogradOracle::AutogradOracle(const Graph& graph, const Parameters& initial, const TrainOptions& options,
+                               const ForeignModule* foreign)
     : impl_(new Impl{graph, options, {}, {}, nullptr}) {
+  impl_->foreign = foreign;
+  if (foreign) impl_->network = foreign->open(options.dtype);
   for (const auto& p : initial.all()) {
     auto copy = p.value.detach().clone(at::MemoryFormat::Contiguous);
     if (p.trainable) {

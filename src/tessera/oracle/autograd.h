@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tessera/graph/graph.h"
+#include "tessera/oracle/foreign_module.h"
 #include "tessera/runtime/parameters.h"
 #include "tessera/runtime/trainer.h"
 
@@ -15,7 +16,10 @@ namespace tessera {
 /// Copies the initial parameters, so that both sides start alike.
 class AutogradOracle {
  public:
-  AutogradOracle(const Graph& graph, const Parameters& initial, const TrainOptions& options);
+  /// With a `foreign` module, which must outlive this, that one is trained in place of the graph's nodes; the loss and
+  /// the names of parameters are the graph's.
+  AutogradOracle(const Graph& graph, const Parameters& initial, const TrainOptions& options,
+                 const ForeignModule* foreign = nullptr);
   ~AutogradOracle();
 
   /// The mean loss of the batch, before the step. Labels are int64, [samples] or [samples, rows, columns]. `micros`

@@ -35,10 +35,12 @@ struct ReferenceArgs {
     return dynamic_cast<const Op&>(*node.op);
   }
   /// The stream that the node's random numbers come from.
-  RandomStream random() const {
-    return RandomStream(seed ^ stream_of(node.name), static_cast<std::uint64_t>(step));
-  }
+  RandomStream random() const { return RandomStream(seed ^ stream_of(node.name), static_cast<std::uint64_t>(step)); }
 };
+
+/// Which elements, channels or samples of x, [samples, channels, rows, columns], are kept: of x's shape, or 1 along
+/// what is dropped as a whole.
+torch::Tensor kept_by(const Dropout& op, const torch::Tensor& x, const RandomStream& random, std::int64_t first_sample);
 
 using Reference = std::function<torch::Tensor(const ReferenceArgs&)>;
 

@@ -61,11 +61,11 @@ class NudgedImages final : public ImageSource {
 class AutogradReference final : public ReferenceRun {
  public:
   AutogradReference(const Graph& graph, const Plan& plan, const TrainOptions& options,
-                    const std::shared_ptr<const ImageSource>& images)
+                    const std::shared_ptr<const ImageSource>& images, const ForeignModule* foreign)
       : plan_(plan),
         oracle_(graph,
                 Parameters(graph, 0, static_cast<int>(graph.nodes().size()), options.activations(), options.seed),
-                options),
+                options, foreign),
         batches_(images, {.batch_size = plan.batch_size,
                           .seed = options.seed,
                           .dtype = options.dtype,
@@ -102,8 +102,9 @@ class SequentialReference final : public ReferenceRun {
 };
 
 std::unique_ptr<ReferenceRun> plain_reference(const Graph& graph, const Plan& plan, const TrainOptions& options,
-                                           const std::shared_ptr<const ImageSource>& images) {
-  if (plan.ranks() == 1) return std::make_unique<AutogradReference>(graph, plan, options, images);
+                                              const std::shared_ptr<const ImageSource>& images,
+                                              const ForeignModule* foreign) {
+  if (plan.ranks() == 1) return std::make_unique<AutogradReference>(graph, plan, options, images, foreign);
   return std::make_unique<SequentialReference>(graph, plan, options, images);
 }
 
@@ -114,15 +115,17 @@ double last_bit(at::ScalarType dtype) {
 }
 
 std::unique_ptr<ReferenceRun> make_reference_run(const Graph& graph, const Plan& plan, const TrainOptions& options,
-                                          std::shared_ptr<const ImageSource> images, int nudge) {
-  if (nudge == 0) return plain_reference(graph, plan, options, images);
+                                                 std::shared_ptr<const ImageSource> images, int nudge,
+                                                 const ForeignModule* foreign) {
+  if (nudge == 0) return plain_reference(graph, plan, options, images, foreign);
   // Coins of different things must not be the same ones.
   const auto seed = [nudge](std::uint64_t what) { return static_cast<std::uint64_t>(nudge) << 48 | what << 24; };
   TrainOptions nudged = options;
   nudged.on_gradients = [seed, step = std::uint64_t{0}](const std::vector<at::Tensor>& gradients) mutable {
     change_last_bits_of_largest(gradients, seed(2 + step++));
   };
-  auto reference = plain_reference(graph, plan, nudged, std::make_shared<NudgedImages>(std::move(images), seed(0)));
+  auto reference =
+      plain_reference(graph, plan, nudged, std::make_shared<NudgedImages>(std::move(images), seed(0)), foreign);
   std::uint64_t number = 0;
   for (const auto& [name, spec] : graph.parameters())
     if (spec.trainable) change_last_bits(reference->value(name), seed(1) + number++);

@@ -42,7 +42,6 @@ torch::Tensor uniform_like(const torch::Tensor& x, const RandomStream& random, s
   return out.permute({0, 3, 1, 2}).to(x.device());
 }
 
-
 torch::Tensor convolved(const ReferenceArgs& a) {
   const auto& op = a.op<Conv>();
   const auto &h = op.windows.height, &w = op.windows.width;
@@ -75,12 +74,7 @@ torch::Tensor layer_normed(const ReferenceArgs& a) {
 
 torch::Tensor dropped(const ReferenceArgs& a) {
   if (a.evaluating) return a.x();
-  const auto& op = a.op<Dropout>();
-  const double keep = 1 - op.probability;
-  torch::Tensor like = a.x();
-  if (op.of != DropoutOf::elements) like = like.narrow(2, 0, 1).narrow(3, 0, 1);
-  if (op.of == DropoutOf::samples) like = like.narrow(1, 0, 1);
-  return a.x() * uniform_like(like, a.random(), a.first_sample).lt(keep) / keep;
+  return a.x() * kept_by(a.op<Dropout>(), a.x(), a.random(), a.first_sample) / (1 - a.op<Dropout>().probability);
 }
 
 torch::Tensor pooled(const ReferenceArgs& a) {
@@ -185,12 +179,14 @@ std::map<std::string, Reference, std::less<>> built_in() {
       {"hard_swish", [](A a) { return a.x() * torch::relu6(a.x() + 3) / 6; }},
       {"mish", [](A a) { return torch::mish(a.x()); }},
       {"softsign", [](A a) { return a.x() / (1 + a.x().abs()); }},
+      {"hard_tanh", [](A a) { return torch::hardtanh(a.x(), -parameter_of(a), parameter_of(a)); }},
+      {"times", [](A a) { return a.x() * parameter_of(a); }},
+      {"plus", [](A a) { return a.x() + parameter_of(a); }},
       {"add", [](A a) { return a.inputs[0] + a.inputs[1]; }},
       {"multiply", [](A a) { return a.inputs[0] * a.inputs[1]; }},
       {"prelu", [](A a) { return torch::prelu(a.x(), a.parameter("weight")); }},
       {"concat", [](A a) { return torch::cat(a.inputs, 1); }},
-      {"slice_channels",
-       [](A a) { return a.x().narrow(1, a.op<SliceChannels>().first, a.op<SliceChannels>().count); }},
+      {"slice_channels", [](A a) { return a.x().narrow(1, a.op<SliceChannels>().first, a.op<SliceChannels>().count); }},
       {"channel_shuffle", dealt},
       {"pad", padded_by},
       {"resize", resized},
@@ -198,7 +194,10 @@ std::map<std::string, Reference, std::less<>> built_in() {
       {"adaptive_max_pool", [](A a) { return std::get<0>(torch::adaptive_max_pool2d(a.x(), sizes_of(a))); }},
       {"max_pool", pooled},
       {"avg_pool", [](A a) { return average(a.x(), a.op<AvgPool>()); }},
-      {"global_avg_pool", [](A a) { return a.x().mean(IntArrayRef{2, 3}, true); }},
+      {"global_avg_pool",
+       [](A a) {
+         return a.x().mean(IntArrayRef{2, 3}, true);
+       }},
       {"flatten", [](A a) { return a.x().flatten(1).unsqueeze(2).unsqueeze(3); }},
       {"linear", linear},
       {"cross_entropy", loss},
@@ -206,6 +205,14 @@ std::map<std::string, Reference, std::less<>> built_in() {
 }
 
 }  // namespace
+
+torch::Tensor kept_by(const Dropout& op, const torch::Tensor& x, const RandomStream& random,
+                      std::int64_t first_sample) {
+  torch::Tensor like = x;
+  if (op.of != DropoutOf::elements) like = like.narrow(2, 0, 1).narrow(3, 0, 1);
+  if (op.of == DropoutOf::samples) like = like.narrow(1, 0, 1);
+  return uniform_like(like, random, first_sample).lt(1 - op.probability);
+}
 
 std::map<std::string, Reference, std::less<>>& references() {
   static std::map<std::string, Reference, std::less<>> all = built_in();

@@ -236,7 +236,7 @@ Verification verify(const Graph& graph, const Plan& plan, const TrainOptions& op
   if (rules.tolerance <= 0) rules.tolerance = verify_tolerance(options.dtype);
   const bool has_reference = plan.ranks() == 1 || world->rank() == Rank{0};
   const auto reference = [&](int nudge) {
-    return has_reference ? make_reference_run(graph, plan, options, images, nudge) : nullptr;
+    return has_reference ? make_reference_run(graph, plan, options, images, nudge, rules.foreign.get()) : nullptr;
   };
   Comparison comparison(graph, options.dtype, rules, world);
   {

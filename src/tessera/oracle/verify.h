@@ -8,6 +8,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/data/image_source.h"
+#include "tessera/oracle/foreign_module.h"
 #include "tessera/runtime/trainer.h"
 
 namespace tessera {
@@ -20,6 +21,7 @@ struct VerifyOptions {
   double factor = 100;
   int trials = 4;  ///< how often the reference is trained again at most: one random change may move a number by chance
                    ///< very little
+  std::shared_ptr<const ForeignModule> foreign = nullptr;  ///< one rank is compared with this, not with its own graph
 };
 
 /// One thing that was compared: the loss, or a parameter's gradient, value or statistic.

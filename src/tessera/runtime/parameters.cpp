@@ -38,6 +38,16 @@ void initialise(const at::Tensor& value, const ParameterSpec& spec, const std::s
     return;
   }
   const RandomStream random(seed, name);
+  const auto number = [&](std::int64_t element) {
+    const auto index = static_cast<std::uint64_t>(element);
+    if (spec.init.kind == Initializer::Kind::given) return spec.init.value(element);
+    return spec.init.scale *
+           (spec.init.kind == Initializer::Kind::normal ? random.normal(index) : 2 * random.uniform(index) - 1);
+  };
+  if (spec.sizes.empty()) {
+    value.fill_(number(0));
+    return;
+  }
   // A few rows at a time: what is drawn takes twice the memory of what is kept.
   const std::int64_t rows = spec.sizes[0], row = spec.elements() / rows;
   const std::int64_t together = std::max<std::int64_t>(1, (std::int64_t{1} << 16) / row);
@@ -47,11 +57,7 @@ void initialise(const at::Tensor& value, const ParameterSpec& spec, const std::s
     const at::Tensor drawn = at::empty(sizes, at::kDouble);
     double* out = drawn.data_ptr<double>();
     at::parallel_for(0, drawn.numel(), 4096, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const auto index = static_cast<std::uint64_t>(first * row + i);
-        out[i] = spec.init.scale *
-                 (spec.init.kind == Initializer::Kind::normal ? random.normal(index) : 2 * random.uniform(index) - 1);
-      }
+      for (std::int64_t i = begin; i < end; ++i) out[i] = number(first * row + i);
     });
     value.narrow(0, first, sizes[0]).copy_(drawn);
   }
@@ -65,26 +71,36 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, const a
   const at::ScalarType narrow = computed.dtype().toScalarType(), dtype = wide_dtype(narrow);
   const at::TensorOptions options = computed.dtype(dtype);
   // Trainable ones first, each kind in the order of the graph.
-  std::int64_t trainable = 0, statistics = 0;
+  std::int64_t trainable = 0, statistics = 0, fixed = 0;
   for (int n = first_node; n < end_node; ++n) {
     offsets_.push_back(trainable);
     for (const auto& spec : graph.node({n}).parameters)
-      (spec.trainable ? trainable : statistics) += padded(spec.elements());
+      (spec.fixed ? fixed : spec.trainable ? trainable : statistics) += padded(spec.elements());
   }
   values_ = copies.zeros(trainable, options);
   sums_ = at::zeros({trainable + statistics}, options);
   if (narrow != dtype) narrow_ = at::zeros({trainable}, computed);
+  fixed_ = at::zeros({fixed}, options);
+  fixed_sums_ = at::zeros({fixed}, options);
+  if (narrow != dtype) fixed_narrow_ = at::zeros({fixed}, computed);
   statistics_ = at::zeros({statistics}, options);
   counters_ = at::zeros({statistics}, options.dtype(at::kLong));
   at::Tensor decay = at::ones({statistics}, at::kDouble);
-  std::int64_t offset = 0, statistic = trainable;
+  std::int64_t offset = 0, statistic = trainable, fixed_offset = 0;
   for (int n = first_node; n < end_node; ++n) {
     const Node& node = graph.node({n});
     for (const auto& spec : node.parameters) {
-      Parameter p{node.name + "." + spec.suffix, {}, {}, spec.trainable};
-      std::int64_t& at = spec.trainable ? offset : statistic;
-      p.sum = view(sums_, at, spec.sizes);
-      if (spec.trainable) {
+      Parameter p{.name = node.parameter_name(spec),
+                  .value = {},
+                  .sum = {},
+                  .trainable = spec.trainable,
+                  .as_matrix = spec.as_matrix};
+      std::int64_t& at = spec.fixed ? fixed_offset : spec.trainable ? offset : statistic;
+      p.sum = view(spec.fixed ? fixed_sums_ : sums_, at, spec.sizes);
+      if (spec.fixed) {
+        p.value = view(fixed_, at, spec.sizes);
+        if (fixed_narrow_.defined() && !spec.wide) p.narrow = view(fixed_narrow_, at, spec.sizes);
+      } else if (spec.trainable) {
         p.value = view(values_, at, spec.sizes);
         if (narrow_.defined() && !spec.wide) p.narrow = view(narrow_, at, spec.sizes);
       } else {
@@ -107,6 +123,7 @@ Parameters::Parameters(const Graph& graph, int first_node, int end_node, const a
 
 void Parameters::refresh() const {
   if (narrow_.defined()) narrow_.copy_(values_);
+  if (fixed_narrow_.defined()) fixed_narrow_.copy_(fixed_);
 }
 
 at::Tensor Parameters::part_like(const Parameter& parameter, const at::Tensor& flat) const {
@@ -119,12 +136,13 @@ void Parameters::update_statistics(std::int64_t micros) const {
   const at::Tensor sums = sums_.narrow(0, values_.size(0), statistics_.size(0));
   statistics_.mul_(decay_.pow(static_cast<double>(micros)).to(statistics_.scalar_type())).add_(sums);
   counters_.add_(sums.round().to(at::kLong));
+  fixed_sums_.zero_();
 }
 
 NodeParameters Parameters::of(const Node& node) const {
   NodeParameters out;
   for (const auto& spec : node.parameters) {
-    const Parameter& p = at(node.name + "." + spec.suffix);
+    const Parameter& p = at(node.parameter_name(spec));
     out.values.push_back(p.narrow.defined() ? p.narrow : p.value);
     out.gradients.push_back(p.sum);
   }

@@ -20,6 +20,12 @@ struct Parameter {
   at::Tensor sum;    ///< what a step adds up: the gradient, or a running statistic's new shares
   bool trainable = true;
   at::Tensor narrow = {};  ///< what kernels compute with, where that is not the value itself
+  bool as_matrix = false;  ///< see ParameterSpec
+
+  /// A tensor that is shaped like the value, as files have it: a view.
+  at::Tensor stored(const at::Tensor& like_value) const {
+    return as_matrix ? like_value.squeeze(3).squeeze(2) : like_value;
+  }
 };
 
 class Parameters {
@@ -61,6 +67,8 @@ class Parameters {
   at::TensorOptions activations_;
   at::Tensor values_, sums_;
   at::Tensor narrow_;                         // values_ in the type of the activations, if that is another
+  at::Tensor fixed_, fixed_narrow_;           // what is not trained; fixed_sums_ takes gradients that nobody reads
+  at::Tensor fixed_sums_;
   at::Tensor statistics_, counters_, decay_;  // one behind the other, like their sums behind the gradients
   std::vector<Parameter> all_;
   std::vector<std::int64_t> offsets_;  // by node

@@ -286,10 +286,10 @@ RunTensors Trainer::tensors(Which which) const {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const Parameter& p = all[i];
       if (which == Which::held && p.trainable && !held->copies.writes(static_cast<std::int64_t>(i))) continue;
-      out.model.emplace_back(p.name, p.value);
+      out.model.emplace_back(p.name, p.stored(p.value));
       if (!p.trainable) continue;
       for (const auto& s : state)
-        out.optimizer.emplace_back(p.name + "." + s.name, held->parameters.part_like(p, s.values));
+        out.optimizer.emplace_back(p.name + "." + s.name, p.stored(held->parameters.part_like(p, s.values)));
     }
   }
   return out;

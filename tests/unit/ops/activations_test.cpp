@@ -31,6 +31,9 @@ const std::vector<Row> table{
     {{ActivationKind::hard_swish}, [](const auto& x) { return x * torch::relu6(x + 3) / 6; }},
     {{ActivationKind::mish}, [](const auto& x) { return torch::mish(x); }},
     {{ActivationKind::softsign}, [](const auto& x) { return x / (1 + x.abs()); }},
+    {{ActivationKind::hard_tanh, 1.5}, [](const auto& x) { return torch::hardtanh(x, -1.5, 1.5); }},
+    {{ActivationKind::times, -0.3}, [](const auto& x) { return x * -0.3; }},
+    {{ActivationKind::plus, 0.4}, [](const auto& x) { return x + 0.4; }},
 };
 
 int activations_there_are() {

@@ -12,6 +12,8 @@ double elements(const Shape& shape, const Box& out) { return static_cast<double>
 Activate::Activate(const Activation& which) : activation(which) {
   if (which.kind == ActivationKind::leaky_relu)
     require(which.parameter >= 0, "leaky_relu with a slope of ", which.parameter, ": it must not be negative");
+  if (which.kind == ActivationKind::hard_tanh)
+    require(which.parameter > 0, "hard_tanh up to ", which.parameter, ": it must be above 0");
 }
 
 Cost Activate::cost(Shapes inputs, const Box& out) const {
