@@ -236,7 +236,7 @@ void direct_input_gradient(const Rows<const float>& gradient, Origin origin, std
 namespace {
 
 // Sums of more pixels than this in one float would lose digits.
-constexpr std::int64_t pixels_a_sum = 1024;
+constexpr std::int64_t pixels_a_sum = 4096;
 
 struct WeightSums {
   const Rows<const float>&in, &dy;
