@@ -63,8 +63,8 @@ class Interpreter final : public ForeignNetwork {
   }
 
   void call(const ForeignNode& node) {
-    const auto op = c10::Dispatcher::singleton().findSchema(
-        {node.op, node.overload == "default" ? std::string() : node.overload});
+    const auto op =
+        c10::Dispatcher::singleton().findSchema({node.op, node.overload == "default" ? std::string() : node.overload});
     if (!op) throw Error(concat("this torch has no operator ", node.op, ".", node.overload));
     std::vector<c10::IValue> stack;
     for (const auto& argument : op->schema().arguments()) {
@@ -83,8 +83,12 @@ class Interpreter final : public ForeignNetwork {
     if (const auto optional = type->cast<c10::OptionalType>())
       return value.isNone() ? value : converted(value, optional->getElementType(), name);
     if (type->kind() == c10::TypeKind::FloatType && value.isInt()) return static_cast<double>(value.toInt());
-    if (type->kind() == c10::TypeKind::TensorType && (value.isInt() || value.isDouble()))
-      return at::scalar_tensor(value.toScalar(), at::kDouble);
+    if (type->kind() == c10::TypeKind::TensorType && (value.isInt() || value.isDouble())) {
+      // A number of the code, which does not change the type of what it is added to: counters stay whole numbers.
+      const at::Tensor number = at::scalar_tensor(value.toScalar(), value.isInt() ? at::kLong : at::kDouble);
+      number.unsafeGetTensorImpl()->set_wrapped_number(true);
+      return number;
+    }
     const auto list_type = type->cast<c10::ListType>();
     if (!list_type) return value;
     const auto element = list_type->getElementType();
