@@ -101,7 +101,8 @@ class Pt2File final : public NetworkFile {
       empty = empty || sizes[i] == 0;
       last += fits ? (sizes[i] - 1) * strides[i] : 0;
     }
-    if (!fits || (!empty && last >= flat.numel())) throw Error(concat("its tensor '", name, "' is larger than its record"));
+    if (!fits || (!empty && last >= flat.numel()))
+      throw Error(concat("its tensor '", name, "' is larger than its record"));
     return flat.as_strided(sizes, strides, offset).clone();
   }
 

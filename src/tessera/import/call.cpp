@@ -32,9 +32,10 @@ Pair Translation::relative(Pair written) const {
   const auto found = sizes_.find({written.height, written.width});
   if (found != sizes_.end() && found->second.size() == 1)
     return {found->second.begin()->first, found->second.begin()->second};
-  not_translated("the size ", written.height, "x", written.width, " was written into the code at its export with images of ",
-                 images[2], "x", images[3], ", and what it is for others is not known; use --image-size ", images[2], "x",
-                 images[3], ", or export it with dynamic shapes or by torch.jit.script");
+  not_translated("the size ", written.height, "x", written.width,
+                 " was written into the code at its export with images of ", images[2], "x", images[3],
+                 ", and what it is for others is not known; use --image-size ", images[2], "x", images[3],
+                 ", or export it with dynamic shapes or by torch.jit.script");
 }
 
 std::string Translation::name_for(const std::string& module, std::string_view what) {

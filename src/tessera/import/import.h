@@ -11,8 +11,8 @@ namespace tessera {
 
 struct ImportOptions {
   Shape image{3, 224, 224};
-  std::string output;           ///< of a dictionary or tuple of outputs, the one to train; empty: the first
-  bool random_start = false;    ///< the operations' own first values, not those of the file
+  std::string output;         ///< of a dictionary or tuple of outputs, the one to train; empty: the first
+  bool random_start = false;  ///< the operations' own first values, not those of the file
 };
 
 /// An operator that has no word in the graph, and every place where it stands.
