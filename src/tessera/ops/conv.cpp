@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/instruction_set.h"
 #include "tessera/ops/bands.h"
 #include "tessera/ops/conv_way.h"
 #include "tessera/ops/cpu/few.h"
@@ -231,7 +232,10 @@ class ConvKernel final : public Kernel {
       if (!single) sum += pixels * static_cast<double>(rows.kernel * columns.kernel);
       return sum;
     }
-    // oneDNN has the weights, and their gradient, in an order of its own.
+    // oneDNN has the weights, and their gradient, in an order of its own; without AVX-512 so it has what larger windows
+    // read and write.
+    if (by_onednn_ && !single && instruction_set() != InstructionSet::avx512)
+      sum += bytes * static_cast<double>(view.volume() * input_.channels + out.volume() * op_.options.out);
     return sum + (pass == ConvPass::weight_gradient ? 2 : 1) * weights;
   }
 
