@@ -91,14 +91,17 @@ std::vector<Case> cases() {
   }
   for (const Network& n : {v1, v2, amoeba}) {
     out.push_back({n, "3x1_fused", {.batch_size = 2, .grid = "3x1", .fused_layers = 3, .halo_d2 = true}});
-    out.push_back({n, "gpipe", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}});
-    out.push_back(
-        {n, "gpipe_blocks", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}, Recompute::block});
-    out.push_back({n, "zero_bubble", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "zero-bubble"}});
     out.push_back({n, "chimera", {.batch_size = 4, .parts = 4, .split_size = 2, .schedule = "chimera"}});
     out.push_back({n, "tiles_and_stage", {.batch_size = 4, .parts = 2, .split_size = 2, .num_spatial_parts = "4"}});
     out.push_back({n, "tiles_and_gems", {.batch_size = 4, .split_size = 2, .num_spatial_parts = "2", .times = 1}});
     out.push_back({n, "replicas", {.batch_size = 2, .replicas = 2}});
+    // Here amoebanet's micros are so quick that messages wait for their receivers, now and then, in the sender's
+    // memory.
+    if (n.name == amoeba.name) continue;
+    out.push_back({n, "gpipe", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}});
+    out.push_back(
+        {n, "gpipe_blocks", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "gpipe"}, Recompute::block});
+    out.push_back({n, "zero_bubble", {.batch_size = 8, .parts = 4, .split_size = 3, .schedule = "zero-bubble"}});
   }
   return out;
 }
