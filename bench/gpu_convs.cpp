@@ -21,6 +21,7 @@ namespace {
 
 struct Case {
   std::int64_t size, kernel, stride, in, out;
+  bool depthwise = false;
 };
 
 // Milliseconds, the median of five rounds.
@@ -45,13 +46,16 @@ void compare(const Case& c, double terabytes) {
     return at::randn({1, size, size, channels}, options).permute({0, 3, 1, 2});
   };
   const at::Tensor x = image(c.in, c.size), y = image(c.out, c.size / c.stride), dx = image(c.in, c.size);
-  const at::Tensor w = at::randn({c.out, c.in, c.kernel, c.kernel}, options).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor w = at::randn({c.out, c.depthwise ? 1 : c.in, c.kernel, c.kernel}, options)
+                           .contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor sum = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
   const std::array<std::int64_t, 2> stride{c.stride, c.stride}, pad{c.kernel / 2, c.kernel / 2}, one{1, 1}, none{0, 0};
   const std::array<std::int64_t, 1> bias{c.out};
   const Origin origin{-c.kernel / 2, -c.kernel / 2};
+  const std::int64_t groups = c.depthwise ? c.in : 1;
   const auto theirs = [&](std::array<bool, 3> what) {
-    return at::convolution_backward(y, x, w, at::OptionalIntArrayRef(bias), stride, pad, one, false, none, 1, what);
+    return at::convolution_backward(y, x, w, at::OptionalIntArrayRef(bias), stride, pad, one, false, none, groups,
+                                    what);
   };
   const double floor = static_cast<double>((x.numel() + y.numel()) * 2) / terabytes / 1e9;
   const auto row = [&](const char* pass, const std::function<void()>& ours, const std::function<void()>& cudnn) {
@@ -60,16 +64,25 @@ void compare(const Case& c, double terabytes) {
                c.kernel, c.stride, c.in, c.out, pass, mine, other, other / mine, floor, mine / floor);
   };
   row(
-      "forward", [&] { gpu::conv(x, origin, w, c.stride, y); },
-      [&] { at::convolution(x, w, {}, stride, pad, one, false, none, 1); });
+      "forward",
+      [&] { c.depthwise ? gpu::depthwise(x, origin, w, {}, c.stride, y) : gpu::conv(x, origin, w, c.stride, y); },
+      [&] { at::convolution(x, w, {}, stride, pad, one, false, none, groups); });
   if (c.in > 3)
     row(
-        "input gradient", [&] { gpu::conv_input_gradient(y, origin, w, dx); },
+        "input gradient",
+        [&] {
+          c.depthwise ? gpu::depthwise_input_gradient(y, origin, w, c.stride, dx)
+                      : gpu::conv_input_gradient(y, origin, w, dx);
+        },
         [&] {
           theirs({true, false, false});
         });
   row(
-      "weight gradient", [&] { gpu::conv_weight_gradient(x, origin, y, c.stride, sum); },
+      "weight gradient",
+      [&] {
+        c.depthwise ? gpu::depthwise_weight_gradient(x, origin, y, c.stride, sum)
+                    : gpu::conv_weight_gradient(x, origin, y, c.stride, sum);
+      },
       [&] {
         theirs({false, true, false});
       });
@@ -82,6 +95,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Own convolutions of one GPU beside cuDNN's"};
   double terabytes = 4.3;
   app.add_option("--bandwidth", terabytes, "of the GPU's memory, TB/s")->capture_default_str();
+  bool depthwise = false;
+  app.add_flag("--depthwise", depthwise, "only those with a window for each channel");
   CLI11_PARSE(app, argc, argv);
   at::globalContext().setBenchmarkCuDNN(true);
   fmt::print("{:<37}{:>9}{:>9}{:>10}{:>9}{:>9}\n", "convolution", "ours ms", "cuDNN ms", "", "floor ms", "");
@@ -100,6 +115,15 @@ int main(int argc, char** argv) {
                                  {2048, 3, 1, 3, 16},
                                  {2048, 3, 1, 3, 32},
                                  {2048, 3, 1, 3, 64},
-                                 {2048, 3, 2, 3, 64}})
-    tessera::compare(c, terabytes);
+                                 {2048, 3, 2, 3, 64},
+                                 {1024, 3, 1, 64, 64, true},
+                                 {1024, 3, 2, 64, 64, true},
+                                 {2048, 3, 1, 32, 32, true},
+                                 {256, 3, 1, 256, 256, true},
+                                 {512, 5, 2, 144, 144, true},
+                                 {512, 5, 1, 96, 96, true},
+                                 {128, 5, 1, 240, 240, true},
+                                 {512, 7, 1, 96, 96, true},
+                                 {128, 7, 1, 384, 384, true}})
+    if (c.depthwise || !depthwise) tessera::compare(c, terabytes);
 }

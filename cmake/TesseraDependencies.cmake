@@ -73,6 +73,20 @@ int main() { return MPIX_Query_cuda_support(); }" TESSERA_MPI_KNOWS_GPUS)
 unset(CMAKE_REQUIRED_LIBRARIES)
 unset(CMAKE_REQUIRED_DEFINITIONS)
 
+# The compiled {fmt} saves every source a few seconds; but some packages of torch bring headers of another version.
+set(CMAKE_REQUIRED_INCLUDES ${TORCH_INCLUDE_DIRS})
+set(CMAKE_REQUIRED_LIBRARIES fmt::fmt)
+check_cxx_source_compiles("
+#include <fmt/format.h>
+int main() { fmt::print(\"{}\", fmt::format(\"{:.3f}\", 1.0)); }" TESSERA_FMT_LINKS)
+unset(CMAKE_REQUIRED_INCLUDES)
+unset(CMAKE_REQUIRED_LIBRARIES)
+if(TESSERA_FMT_LINKS)
+  set(TESSERA_FMT fmt::fmt)
+else()
+  set(TESSERA_FMT fmt::fmt-header-only)
+endif()
+
 # Torch's own target carries language flags and CUDA paths; the C++ standard stays ours.
 add_library(tessera_torch INTERFACE)
 # at::parallel_for is a template on OpenMP: without the flag it runs on one thread, silently.

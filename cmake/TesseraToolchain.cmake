@@ -3,6 +3,10 @@
 # missing-field-initializers: options structs with designated initialisers leave fields out on purpose.
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wno-psabi;-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-unused-parameter;\
 -Wno-missing-field-initializers>")
+# Sources that are compiled together see each other's names.
+if(CMAKE_UNITY_BUILD)
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wno-shadow;-Wno-subobject-linkage>")
+endif()
 if(TESSERA_SANITIZE)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TESSERA_SANITIZE};-fno-omit-frame-pointer>")
   add_link_options(-fsanitize=${TESSERA_SANITIZE})

@@ -25,7 +25,7 @@ C
   exit 0
 fi
 
-[ $# -ge 4 ] || { echo "no objects to look at"; exit 1; }
+[ $# -ge 1 ] || { echo "no objects to look at"; exit 1; }
 failures=0
 for object in "$@"; do
   if found=$(foreign "$object"); then

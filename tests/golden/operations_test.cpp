@@ -10,9 +10,7 @@ struct Case {
   std::function<Value(Graph&, Value)> apply;
 };
 
-Activation activation(ActivationKind kind) {
-  return {kind, kind == ActivationKind::leaky_relu ? 0.1 : 0.7};
-}
+Activation activation(ActivationKind kind) { return {kind, kind == ActivationKind::leaky_relu ? 0.1 : 0.7}; }
 
 // conv - operation - conv - operation, in cells of their own, with a way around the second one.
 Graph network(const Case& c) {
@@ -52,9 +50,8 @@ std::vector<Case> cases() {
   });
   add("batch_norm", [](Graph& g, Value x) { return g.batch_norm(x, numbered(g, "bn")); });
   add("batch_norm_not_affine", [](Graph& g, Value x) { return g.batch_norm(x, numbered(g, "bn"), {.affine = false}); });
-  add("batch_norm_frozen", [](Graph& g, Value x) {
-    return g.relu(g.batch_norm(x, numbered(g, "bn"), {.frozen = true}));
-  });
+  add("batch_norm_frozen",
+      [](Graph& g, Value x) { return g.relu(g.batch_norm(x, numbered(g, "bn"), {.frozen = true})); });
   add("group_norm", [](Graph& g, Value x) { return g.relu(g.group_norm(x, numbered(g, "gn"), {.groups = 4})); });
   add("group_norm_of_one_group", [](Graph& g, Value x) { return g.group_norm(x, numbered(g, "gn"), {.groups = 1}); });
   add("group_norm_not_affine", [](Graph& g, Value x) {
@@ -67,9 +64,8 @@ std::vector<Case> cases() {
     return g.relu(g.add(g.group_norm(x, numbered(g, "gn"), {.groups = 2}), g.batch_norm(x, numbered(g, "bn"))));
   });
   add("instance_norm", [](Graph& g, Value x) { return g.instance_norm(x, numbered(g, "in")); });
-  add("instance_norm_affine", [](Graph& g, Value x) {
-    return g.relu(g.instance_norm(x, numbered(g, "in"), {.affine = true}));
-  });
+  add("instance_norm_affine",
+      [](Graph& g, Value x) { return g.relu(g.instance_norm(x, numbered(g, "in"), {.affine = true})); });
   add("layer_norm", [](Graph& g, Value x) { return g.layer_norm(x, numbered(g, "ln")); });
   add("layer_norm_not_affine", [](Graph& g, Value x) {
     return g.activate(g.layer_norm(x, numbered(g, "ln"), {.affine = false}), {ActivationKind::gelu});
@@ -83,22 +79,23 @@ std::vector<Case> cases() {
     return g.activate(g.multiply(y, g.batch_norm(x, numbered(g, "bn"))), {ActivationKind::tanh});
   });
   add("squeeze_and_excite", [](Graph& g, Value x) {
-    Value s = g.activate(g.conv(g.global_avg_pool(x), {.out = 4, .bias = true}, numbered(g, "down")),
-                         {ActivationKind::silu});
+    Value s =
+        g.activate(g.conv(g.global_avg_pool(x), {.out = 4, .bias = true}, numbered(g, "down")), {ActivationKind::silu});
     s = g.activate(g.conv(s, {.out = 8, .bias = true}, numbered(g, "up")), {ActivationKind::sigmoid});
     return g.multiply(g.batch_norm(x, numbered(g, "bn")), s);
   });
   add("attention_gate", [](Graph& g, Value x) {
-    return g.multiply(x, g.activate(g.conv(x, {.out = 1, .bias = true}, numbered(g, "gate")), {ActivationKind::sigmoid}));
+    return g.multiply(x,
+                      g.activate(g.conv(x, {.out = 1, .bias = true}, numbered(g, "gate")), {ActivationKind::sigmoid}));
   });
   add("sum_with_one_channel", [](Graph& g, Value x) {
     return g.relu(g.add(x, g.conv(x, {.out = 1, .kernel = 3, .pad = 1}, numbered(g, "map"))));
   });
-  add("one_number_for_a_sample", [](Graph& g, Value x) {
-    return g.relu(g.add(x, g.conv(g.global_avg_pool(x), {.out = 1}, numbered(g, "one"))));
-  });
+  add("one_number_for_a_sample",
+      [](Graph& g, Value x) { return g.relu(g.add(x, g.conv(g.global_avg_pool(x), {.out = 1}, numbered(g, "one")))); });
   add("norm_of_one_position", [](Graph& g, Value x) {
-    return g.add(x, g.relu(g.batch_norm(g.conv(g.global_avg_pool(x), {.out = 8}, numbered(g, "c")), numbered(g, "bn"))));
+    return g.add(x,
+                 g.relu(g.batch_norm(g.conv(g.global_avg_pool(x), {.out = 8}, numbered(g, "c")), numbered(g, "bn"))));
   });
   add("prelu", [](Graph& g, Value x) { return g.prelu(x, numbered(g, "prelu")); });
   add("prelu_of_one", [](Graph& g, Value x) { return g.prelu(x, numbered(g, "prelu"), false); });
@@ -116,25 +113,24 @@ std::vector<Case> cases() {
     return g.conv(x, {.out = 8, .kernel = {3, 4}, .pad = {1, 2}, .pad_mode = PadMode::replicate}, numbered(g, "conv"));
   });
   add("conv_padded_in_a_circle", [](Graph& g, Value x) {
-    return g.conv(x, {.out = 8, .kernel = 3, .stride = 2, .pad = 1, .pad_mode = PadMode::circular}, numbered(g, "conv"));
+    return g.conv(x, {.out = 8, .kernel = 3, .stride = 2, .pad = 1, .pad_mode = PadMode::circular},
+                  numbered(g, "conv"));
   });
   add("resize_nearest_to_a_size", [](Graph& g, Value x) { return g.resize(x, {.size = Pair{13, 22}}); });
   add("resize_nearest_by_a_factor", [](Graph& g, Value x) { return g.resize(x, {.factor = 1.7}); });
   add("resize_bilinear_to_a_size", [](Graph& g, Value x) {
     return g.resize(x, {.mode = ResizeMode::bilinear, .size = Pair{23, 9}});
   });
-  add("resize_bilinear_by_a_factor", [](Graph& g, Value x) {
-    return g.resize(x, {.mode = ResizeMode::bilinear, .factor = 1.3});
-  });
+  add("resize_bilinear_by_a_factor",
+      [](Graph& g, Value x) { return g.resize(x, {.mode = ResizeMode::bilinear, .factor = 1.3}); });
   add("resize_bilinear_with_aligned_corners", [](Graph& g, Value x) {
     return g.resize(x, {.mode = ResizeMode::bilinear, .size = Pair{29, 31}, .align_corners = true});
   });
   add("adaptive_avg_pool", [](Graph& g, Value x) { return g.adaptive_pool(x, {.size = {7, 5}}); });
   add("adaptive_max_pool", [](Graph& g, Value x) { return g.adaptive_pool(x, {.size = {5, 7}, .max = true}); });
   add("adaptive_pool_to_more", [](Graph& g, Value x) { return g.adaptive_pool(x, {.size = {21, 17}}); });
-  add("max_pool_hanging_over", [](Graph& g, Value x) {
-    return g.max_pool(x, {.kernel = 3, .stride = 2, .pad = 1, .ceil_mode = true});
-  });
+  add("max_pool_hanging_over",
+      [](Graph& g, Value x) { return g.max_pool(x, {.kernel = 3, .stride = 2, .pad = 1, .ceil_mode = true}); });
   add("avg_pool_hanging_over", [](Graph& g, Value x) {
     return g.avg_pool(x, {.kernel = {3, 2}, .stride = 2, .ceil_mode = true});
   });
@@ -154,11 +150,15 @@ std::vector<Case> cases() {
         numbered(g, "up"));
   });
   add("conv_of_groups", [](Graph& g, Value x) {
-    return g.conv(x, {.out = 8, .kernel = {4, 3}, .pad = {1, 2}, .pad_end = Pair{2, 0}, .dilation = {1, 2}, .groups = 4},
+    return g.conv(x,
+                  {.out = 8, .kernel = {4, 3}, .pad = {1, 2}, .pad_end = Pair{2, 0}, .dilation = {1, 2}, .groups = 4},
                   numbered(g, "conv"));
   });
   add("depthwise_conv", [](Graph& g, Value x) {
     return g.conv(x, {.out = 8, .kernel = 5, .pad = 2, .groups = 8, .bias = true}, numbered(g, "conv"));
+  });
+  add("depthwise_conv_of_stride", [](Graph& g, Value x) {
+    return g.conv(x, {.out = 8, .kernel = 3, .stride = 2, .pad = 1, .groups = 8}, numbered(g, "conv"));
   });
   add("dropout_of_channels", [](Graph& g, Value x) { return g.dropout(x, 0.3, DropoutOf::channels); });
   add("dropout_of_samples", [](Graph& g, Value x) {
@@ -186,7 +186,8 @@ class Operations : public testing::TestWithParam<std::tuple<Case, Named>> {};
 
 TEST_P(Operations, TrainLikeOneDevice) {
   const auto& [c, plan] = GetParam();
-  expect_like_one_device({.name = {}, .model = {}, .plan = plan.plan, .recompute = plan.recompute, .graph = network(c)});
+  expect_like_one_device(
+      {.name = {}, .model = {}, .plan = plan.plan, .recompute = plan.recompute, .graph = network(c)});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Operations, testing::Combine(testing::ValuesIn(cases()), testing::ValuesIn(plans())),

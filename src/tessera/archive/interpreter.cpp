@@ -23,6 +23,7 @@ class Interpreter final : public ForeignNetwork {
   std::vector<at::Tensor> forward(const at::Tensor& images) override {
     values_.assign(static_cast<std::size_t>(program_.values), {});
     samples_ = images.size(0);
+    device_ = images.device();
     at(program_.body.inputs[0]) = images;
     for (const auto& node : program_.body.nodes) run(node);
     std::vector<at::Tensor> out;
@@ -71,8 +72,12 @@ class Interpreter final : public ForeignNetwork {
       const ForeignArgument* given = nullptr;
       for (const auto& input : node.inputs)
         if (input.name == argument.name()) given = &input;
-      stack.push_back(given ? converted(at(given->value), argument.type(), argument.name())
-                            : argument.default_value().value_or(c10::IValue()));
+      // What the network makes itself, the noise of stochastic depth say, was made on the exporting machine's device.
+      if (argument.name() == "device")
+        stack.emplace_back(device_);
+      else
+        stack.push_back(given ? converted(at(given->value), argument.type(), argument.name())
+                              : argument.default_value().value_or(c10::IValue()));
     }
     op->callBoxed(&stack);
     for (std::size_t i = 0; i < node.outputs.size() && i < stack.size(); ++i) at(node.outputs[i]) = stack[i];
@@ -119,6 +124,7 @@ class Interpreter final : public ForeignNetwork {
   std::map<std::string, at::Tensor> tensors_;
   std::vector<c10::IValue> values_;
   std::int64_t samples_ = 0;
+  at::Device device_ = at::kCPU;
 };
 
 }  // namespace

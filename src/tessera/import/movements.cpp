@@ -172,7 +172,7 @@ Thing part(const Call& call, const ForeignTensor& x, std::size_t d, std::int64_t
   return cut_channels(call, x, d, first, count);
 }
 
-Thing sliced(const Call& call) {
+Thing slice_of_axis(const Call& call) {
   const ForeignTensor& x = call.tensor("self");
   const std::size_t d = dim_of(x.form, call.integer("dim", 0));
   const std::int64_t n = x.form.size(d);
@@ -295,7 +295,7 @@ void add_movements(OperatorTable& t) {
   t["aten::unflatten"] = unflattened;
   t["aten::unsqueeze"] = unsqueezed;
   t["aten::squeeze"] = squeezed;
-  t["aten::slice"] = sliced;
+  t["aten::slice"] = slice_of_axis;
   t["aten::select"] = selected;
   t["aten::narrow"] = [](const Call& c) {
     const ForeignTensor& x = c.tensor("self");

@@ -113,14 +113,14 @@ Thing minus(const Call& call, const Thing& a, const Thing& b, double factor) {
   return combined(call, Combine::sum, a, by_number(call, ActivationKind::times, *t, -factor));
 }
 
-Thing sum(const Call& call) {
+Thing sum_of_both(const Call& call) {
   const double factor = call.number("alpha", 1);
   const Thing& b = call.argument("other");
   if (factor == 1) return combined(call, Combine::sum, call.argument("self"), b);
   return minus(call, call.argument("self"), b, -factor);
 }
 
-Thing quotient(const Call& call) {
+Thing quotient_of_both(const Call& call) {
   const Thing &a = call.argument("self"), &b = call.argument("other");
   if (const auto* random = a.as<std::shared_ptr<RandomNumbers>>()) {
     const auto x = number_of(b);
@@ -242,7 +242,7 @@ void add_pointwise(OperatorTable& t) {
   t["aten::clamp"] = [](const Call& c) { return clamped(c, c.argument("min"), c.argument("max")); };
   t["aten::clamp_min"] = [](const Call& c) { return clamped(c, c.argument("min"), Thing()); };
   t["aten::neg"] = [](const Call& c) { return activated(c, {Kind::times, -1}); };
-  t["aten::add"] = sum;
+  t["aten::add"] = sum_of_both;
   t["aten::sub"] = [](const Call& c) {
     return minus(c, c.argument("self"), c.argument("other"), c.number("alpha", 1));
   };
@@ -250,7 +250,7 @@ void add_pointwise(OperatorTable& t) {
     return minus(c, c.argument("other"), c.argument("self"), c.number("alpha", 1));
   };
   t["aten::mul"] = [](const Call& c) { return combined(c, Combine::product, c.argument("self"), c.argument("other")); };
-  t["aten::div"] = quotient;
+  t["aten::div"] = quotient_of_both;
   t["aten::dropout"] = dropout(DropoutOf::elements);
   t["aten::feature_dropout"] = dropout(DropoutOf::channels);
   t["aten::empty"] = made_random;

@@ -14,7 +14,7 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t format_version = 1;
@@ -42,7 +42,7 @@ Note read_note(const std::string& path) {
 }
 
 void write_note(const std::string& path, const Note& note) {
-  Json json = sums_json(note.files);
+  OrderedJson json = sums_json(note.files);
   json["error"] = note.error;
   write_text(path + ".part", to_text(json));
   rename_path(path + ".part", path);  // the last act: from now on the folder may be renamed or removed by rank 0
@@ -144,20 +144,21 @@ std::string ShardPlace::part() const {
 }
 
 std::string to_json(const RunState& s) {
-  ensure(s.plan.empty() || Json::accept(s.plan), "the plan is not JSON: ", s.plan);
-  return to_text({{"format", format_version},
-                  {"step", s.step},
-                  {"epoch", s.epoch},
-                  {"position", s.position},
-                  {"seed", s.seed},
-                  {"global_batch", s.global_batch},
-                  {"model", s.model},
-                  {"dtype", s.dtype},
-                  {"optimizer", s.optimizer},
-                  {"version", s.version},
-                  {"settings", s.settings},
-                  {"plan", s.plan.empty() ? Json(nullptr) : Json::parse(s.plan)},
-                  {"description", s.description ? Json::parse(to_json(*s.description, true)) : Json(nullptr)}});
+  ensure(s.plan.empty() || OrderedJson::accept(s.plan), "the plan is not JSON: ", s.plan);
+  return to_text(
+      {{"format", format_version},
+       {"step", s.step},
+       {"epoch", s.epoch},
+       {"position", s.position},
+       {"seed", s.seed},
+       {"global_batch", s.global_batch},
+       {"model", s.model},
+       {"dtype", s.dtype},
+       {"optimizer", s.optimizer},
+       {"version", s.version},
+       {"settings", s.settings},
+       {"plan", s.plan.empty() ? OrderedJson(nullptr) : OrderedJson::parse(s.plan)},
+       {"description", s.description ? OrderedJson::parse(to_json(*s.description, true)) : OrderedJson(nullptr)}});
 }
 
 RunState parse_run_state(std::string_view text, const std::string& file) {

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 template <class T>
 T field_as(const nlohmann::json& object, const char* name, const std::string& where) {
@@ -41,23 +41,23 @@ std::optional<RunDescription> of_file(const std::string& path) {
 
 std::string to_json(const RunDescription& d, bool with_run) {
   const NetworkUse& use = d.use;
-  Json json{{"use",
-             {{"model", use.model},
-              {"options", use.options},
-              {"classes", use.classes},
-              {"class_names", use.class_names},
-              {"image_size", {use.height, use.width}},
-              {"data", use.data},
-              {"mean", use.mean},
-              {"std", use.deviation},
-              {"mask_values", use.mask_values},
-              {"mask_ignore", use.mask_ignore ? Json(*use.mask_ignore) : Json(nullptr)}}},
-            {"commit", d.commit}};
+  OrderedJson json{{"use",
+                    {{"model", use.model},
+                     {"options", use.options},
+                     {"classes", use.classes},
+                     {"class_names", use.class_names},
+                     {"image_size", {use.height, use.width}},
+                     {"data", use.data},
+                     {"mean", use.mean},
+                     {"std", use.deviation},
+                     {"mask_values", use.mask_values},
+                     {"mask_ignore", use.mask_ignore ? OrderedJson(*use.mask_ignore) : OrderedJson(nullptr)}}},
+                   {"commit", d.commit}};
   if (with_run) {
     json["command"] = d.command;
     json["flags"] = d.flags;
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 RunDescription parse_description(std::string_view text, const std::string& where) {

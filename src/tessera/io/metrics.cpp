@@ -8,9 +8,9 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json json_of(const Metric& metric) {
+OrderedJson json_of(const Metric& metric) {
   if (const auto* number = std::get_if<double>(&metric.value)) return *number;  // what is not finite is written as null
   if (const auto* whole = std::get_if<std::int64_t>(&metric.value)) return *whole;
   return std::get<std::string>(metric.value);
@@ -47,9 +47,9 @@ MetricsFile::MetricsFile(std::string path, std::optional<std::int64_t> first_ste
     : file_(tidied(std::move(path), first_step)) {}
 
 void MetricsFile::write(std::int64_t step, const std::vector<Metric>& metrics, double time) {
-  Json line{{"step", step}, {"time", time}};
+  OrderedJson line{{"step", step}, {"time", time}};
   for (const auto& metric : metrics) line[metric.name] = json_of(metric);
-  file_.append(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  file_.append(line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
 }
 
 }  // namespace tessera

@@ -23,7 +23,7 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string first_line_with(const char* file, const std::string& key) {
   std::ifstream in(file);
@@ -46,7 +46,7 @@ std::optional<int> open_descriptor(const std::string& path) {
   return error == std::errc() && stop == end ? std::optional(descriptor) : std::nullopt;
 }
 
-Json machine_json() {
+OrderedJson machine_json() {
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   return {{"host", host},
@@ -55,13 +55,13 @@ Json machine_json() {
           {"memory", first_line_with("/proc/meminfo", "MemTotal")}};
 }
 
-Json build_json() {
+OrderedJson build_json() {
   const BuildInfo b = build_info();
   return {{"version", b.version}, {"commit", b.commit}, {"compiler", b.compiler}};
 }
 
-Json plan_json(const Plan& plan, const Graph& graph) {
-  Json stages = Json::array();
+OrderedJson plan_json(const Plan& plan, const Graph& graph) {
+  OrderedJson stages = OrderedJson::array();
   for (const auto& stage : plan.stages)
     stages.push_back({{"first_node", graph.nodes()[static_cast<std::size_t>(stage.first_node)].name},
                       {"last_node", graph.nodes()[static_cast<std::size_t>(stage.end_node - 1)].name},
@@ -85,10 +85,10 @@ Json plan_json(const Plan& plan, const Graph& graph) {
           {"stages", stages}};
 }
 
-Json parts_json(const std::vector<PartSeconds>& ranks) {
-  Json out = Json::array();
+OrderedJson parts_json(const std::vector<PartSeconds>& ranks) {
+  OrderedJson out = OrderedJson::array();
   for (const auto& parts : ranks) {
-    Json rank;
+    OrderedJson rank;
     for (std::size_t p = 0; p < parts.size(); ++p) rank[std::string(part_names[p])] = parts[p];
     out.push_back(rank);
   }
@@ -96,16 +96,16 @@ Json parts_json(const std::vector<PartSeconds>& ranks) {
 }
 
 // JSON has no infinity; null stands for it.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+OrderedJson number(double value) { return std::isfinite(value) ? OrderedJson(value) : OrderedJson(nullptr); }
 
-Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
+OrderedJson number(const std::optional<double>& value) { return value ? number(*value) : OrderedJson(nullptr); }
 
-Json evaluation_json(const Evaluation& r) {
+OrderedJson evaluation_json(const Evaluation& r) {
   const int classes = r.confusion.classes();
-  Json recall = Json::array(), confusion = Json::array();
+  OrderedJson recall = OrderedJson::array(), confusion = OrderedJson::array();
   for (int k = 0; k < classes; ++k) {
     recall.push_back(number(r.confusion.recall(k)));
-    Json row = Json::array();
+    OrderedJson row = OrderedJson::array();
     for (int p = 0; p < classes; ++p) row.push_back(r.confusion.count(k, p));
     confusion.push_back(row);
   }
@@ -114,7 +114,7 @@ Json evaluation_json(const Evaluation& r) {
           {"loss", number(r.loss)},
           {"accuracy", number(r.confusion.accuracy())},
           {"auc", number(r.auc)},
-          {"mean_iou", r.labels == LabelKind::pixel ? number(r.confusion.mean_iou()) : Json(nullptr)},
+          {"mean_iou", r.labels == LabelKind::pixel ? number(r.confusion.mean_iou()) : OrderedJson(nullptr)},
           {"labels", r.labels == LabelKind::pixel ? "pixels" : "images"},
           {"recall", recall},
           {"confusion", confusion},
@@ -122,15 +122,15 @@ Json evaluation_json(const Evaluation& r) {
           {"data_seconds", r.parts[static_cast<std::size_t>(Part::data)]}};
 }
 
-Json evaluation_at_json(const RunReport::EvaluationAt& e) {
-  Json out{{"step", e.step}};
+OrderedJson evaluation_at_json(const RunReport::EvaluationAt& e) {
+  OrderedJson out{{"step", e.step}};
   out.update(evaluation_json(e.result));
   return out;
 }
 
 // What the network is made of, and which stage runs it.
-Json cells_json(const Plan& plan, const Graph& graph) {
-  Json out = Json::array();
+OrderedJson cells_json(const Plan& plan, const Graph& graph) {
+  OrderedJson out = OrderedJson::array();
   for (std::size_t c = 0; c < graph.cells().size(); ++c) {
     Cost cost;
     Shape last;
@@ -155,7 +155,7 @@ Json cells_json(const Plan& plan, const Graph& graph) {
   return out;
 }
 
-Json run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
+OrderedJson run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
   const Spread speed = images_per_second(r.steps, plan.global_batch());
   return {{"tessera", build_json()},
           {"machine", machine_json()},
@@ -169,8 +169,9 @@ Json run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
           {"trainable_parameters", graph.trainable_elements()},
           {"plan", plan_json(plan, graph)},
           {"cells", cells_json(plan, graph)},
-          {"images_per_second",
-           r.steps.empty() ? Json(nullptr) : Json({{"median", speed.median}, {"p10", speed.low}, {"p90", speed.high}})},
+          {"images_per_second", r.steps.empty()
+                                    ? OrderedJson(nullptr)
+                                    : OrderedJson({{"median", speed.median}, {"p10", speed.low}, {"p90", speed.high}})},
           {"peak_bytes", r.peak_bytes},
           {"predicted_bytes", r.predicted_bytes},
           {"rank_seconds", r.rank_seconds},
@@ -180,7 +181,7 @@ Json run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
 
 }  // namespace
 
-void write_json(const std::string& path, const Json& document) {
+void write_json(const std::string& path, const OrderedJson& document) {
   const std::string text = to_text(document);
   const auto descriptor = open_descriptor(path);
   if (!descriptor) return write_text_atomically(path, text);
@@ -233,8 +234,8 @@ void write_run(const std::string& path, const RunReport& r, const Plan& plan, co
 }
 
 void write_report(const std::string& path, const RunReport& r, const Plan& plan, const Graph& graph) {
-  Json document = run_json(r, plan, graph);
-  Json& steps = document["steps"] = Json::array();
+  OrderedJson document = run_json(r, plan, graph);
+  OrderedJson& steps = document["steps"] = OrderedJson::array();
   for (const auto& s : r.steps)
     steps.push_back({{"step", s.step + 1},
                      {"epoch", s.epoch + 1},
@@ -242,14 +243,14 @@ void write_report(const std::string& path, const RunReport& r, const Plan& plan,
                      {"seconds", s.seconds},
                      {"data_seconds", s.part(Part::data)},
                      {"learning_rate", s.learning_rate}});
-  Json& evaluations = document["evaluations"] = Json::array();
+  OrderedJson& evaluations = document["evaluations"] = OrderedJson::array();
   for (const auto& e : r.evaluations) evaluations.push_back(evaluation_at_json(e));
   write_json(path, document);
 }
 
 void write_evaluation_at(const std::string& path, const RunReport::EvaluationAt& e,
                          const std::vector<std::string>& class_names) {
-  Json document = evaluation_at_json(e);
+  OrderedJson document = evaluation_at_json(e);
   document["class_names"] = class_names;
   write_json(path, document);
 }
@@ -263,7 +264,7 @@ void write_evaluation(const std::string& path, const Evaluation& result, const P
 
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph, const std::vector<Footprint>& memory,
                 std::int64_t element_bytes) {
-  Json stages = Json::array(), ranks = Json::array();
+  OrderedJson stages = OrderedJson::array(), ranks = OrderedJson::array();
   const Layout layout = make_layout(graph, plan);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     Cost cost;
@@ -292,12 +293,12 @@ void write_plan(const std::string& path, const Plan& plan, const Graph& graph, c
 }
 
 void write_verification(const std::string& path, const VerifyReport& r, const Plan& plan, const Graph& graph) {
-  Json differences = Json::array();
+  OrderedJson differences = OrderedJson::array();
   for (const auto& d : r.differences)
     differences.push_back({{"what", d.what},
                            {"step", d.step + 1},
                            {"relative", number(d.relative)},
-                           {"rounding", d.rounding > 0 ? number(d.rounding) : Json()},
+                           {"rounding", d.rounding > 0 ? number(d.rounding) : OrderedJson()},
                            {"allowed", number(d.allowed)}});
   write_json(path, {{"tessera", build_json()},
                     {"machine", machine_json()},

@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 const char* kind_name(Action::Kind kind) {
   switch (kind) {
@@ -30,7 +30,7 @@ const char* kind_name(Action::Kind kind) {
 }
 
 // Times in seconds; the format counts microseconds.
-Json event(const Action& action, std::int64_t step, int process, int rank, double begin, double end) {
+OrderedJson event(const Action& action, std::int64_t step, int process, int rank, double begin, double end) {
   std::ostringstream name;
   name << action;
   return {{"name", name.str()},
@@ -47,7 +47,7 @@ Json event(const Action& action, std::int64_t step, int process, int rank, doubl
             {"direction", action.direction == Direction::up ? "up" : "down"}}}};
 }
 
-void name_process(Json& events, int process, const std::string& name, int ranks) {
+void name_process(OrderedJson& events, int process, const std::string& name, int ranks) {
   events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"tid", 0}, {"args", {{"name", name}}}});
   for (int r = 0; r < ranks; ++r)
     events.push_back({{"name", "thread_name"},
@@ -74,20 +74,20 @@ void write_timeline(const std::string& path, const RunReport& report, const Plan
   const auto action = [](const Action& a, double from, double to) {
     std::ostringstream name;
     name << a;
-    return Json{{"name", name.str()}, {"kind", kind_name(a.kind)},
-                {"stage", a.stage},   {"micro", a.micro},
-                {"begin", from},      {"end", to}};
+    return OrderedJson{{"name", name.str()}, {"kind", kind_name(a.kind)},
+                       {"stage", a.stage},   {"micro", a.micro},
+                       {"begin", from},      {"end", to}};
   };
-  Json ranks = Json::array(), parts = Json::array(), simulated = Json::array();
+  OrderedJson ranks = OrderedJson::array(), parts = OrderedJson::array(), simulated = OrderedJson::array();
   for (const auto& rank : report.events) {
-    Json& row = ranks.emplace_back(Json::array());
+    OrderedJson& row = ranks.emplace_back(OrderedJson::array());
     for (const auto& e : rank)
       if (e.step == step) row.push_back(action(e.action, e.begin - begin, e.end - begin));
   }
   // What is too short to be seen would be most of the document.
   const double shortest = (end - begin) / 1000;
   for (const auto& rank : report.spans) {
-    Json& row = parts.emplace_back(Json::array());
+    OrderedJson& row = parts.emplace_back(OrderedJson::array());
     for (const PartSpan& span : rank)
       if (span.end - span.begin >= shortest && span.end > begin)
         row.push_back({{"part", part_names[static_cast<std::size_t>(span.part)]},
@@ -96,7 +96,7 @@ void write_timeline(const std::string& path, const RunReport& report, const Plan
   }
   const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));
   for (const auto& rank : simulation.ranks) {
-    Json& row = simulated.emplace_back(Json::array());
+    OrderedJson& row = simulated.emplace_back(OrderedJson::array());
     for (const auto& span : rank.spans) row.push_back(action(span.action, span.begin, span.end));
   }
   write_json(path, {{"step", step + 1},
@@ -108,7 +108,7 @@ void write_timeline(const std::string& path, const RunReport& report, const Plan
 
 void write_trace(const std::string& path, const RunReport& report, const Plan& plan, const Graph& graph) {
   constexpr int happened = 1, predicted = 2;
-  Json events = Json::array();
+  OrderedJson events = OrderedJson::array();
   name_process(events, happened, "what happened", static_cast<int>(report.events.size()));
   name_process(events, predicted, "predicted", plan.ranks_per_replica());
   double first = 0, last_begin = 0, last_end = 0;
@@ -135,7 +135,7 @@ void write_trace(const std::string& path, const RunReport& report, const Plan& p
                         {"dur", 1e6 * (span.end - span.begin)},
                         {"pid", happened},
                         {"tid", r},
-                        {"args", Json::object()}});
+                        {"args", OrderedJson::object()}});
     }
   // Beside the last step: the first one also pays for memory and the choice of kernels.
   const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));

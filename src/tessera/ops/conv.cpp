@@ -441,11 +441,11 @@ ConvFacts facts_of(const KernelRequest& r) {
 }
 
 std::unique_ptr<Kernel> make_gpu_conv(const KernelRequest& r) {
-  auto own = gpu_conv_way(facts_of(r));
+  auto ways = gpu_conv_ways(facts_of(r));
   // Own kernels count in 64 bits. Where they are too small to pay, nothing is large.
-  const bool small = own && own->pays(r.node().shape.box({0, 1}), ConvPass::input_gradient);
-  std::vector<std::unique_ptr<ConvWay>> ways;
-  if (own) ways.push_back(std::move(own));
+  const bool small = std::any_of(ways.begin(), ways.end(), [&](const auto& way) {
+    return way->pays(r.node().shape.box({0, 1}), ConvPass::input_gradient);
+  });
   auto kernel = std::make_unique<ConvKernel>(r, std::move(ways));
   if (small) return kernel;
   // What cuDNN counts in 32 bits, less something for the padding.

@@ -16,13 +16,15 @@ struct ConvFacts {
   bool bias = false;
   at::ScalarType dtype = at::kFloat;
 
-  /// The side of square windows without dilation or groups; 0: others.
-  std::int64_t plain_kernel() const {
+  /// The side of square windows without dilation; 0: others.
+  std::int64_t square_kernel() const {
     const auto &rows = windows.height, &columns = windows.width;
-    const bool plain = rows.kernel == columns.kernel && rows.stride == columns.stride && rows.dilation == 1 &&
-                       columns.dilation == 1 && groups == 1;
-    return plain ? rows.kernel : 0;
+    const bool square = rows.kernel == columns.kernel && rows.stride == columns.stride && rows.dilation == 1 &&
+                        columns.dilation == 1;
+    return square ? rows.kernel : 0;
   }
+  /// The same, and 0 where there are groups.
+  std::int64_t plain_kernel() const { return groups == 1 ? square_kernel() : 0; }
   std::int64_t stride() const { return windows.height.stride; }
   /// One input and one output channel in each group.
   bool depthwise() const { return groups > 1 && groups == in_channels && groups == out_channels; }
@@ -51,13 +53,13 @@ class ConvWay {
                                const at::Tensor& sum) const = 0;
 };
 
-/// Those of CPUs for such a convolution, the ones to be asked first before the others.
+/// Those of CPUs and of GPUs for such a convolution, the ones to be asked first before the others.
 std::vector<std::unique_ptr<ConvWay>> cpu_conv_ways(const ConvFacts& facts);
+std::vector<std::unique_ptr<ConvWay>> gpu_conv_ways(const ConvFacts& facts);
 
 /// Null where the way can do nothing with such a convolution.
 std::unique_ptr<ConvWay> winograd_way(const ConvFacts& facts);
 std::unique_ptr<ConvWay> direct_way(const ConvFacts& facts);
 std::unique_ptr<ConvWay> depthwise_way(const ConvFacts& facts);
-std::unique_ptr<ConvWay> gpu_conv_way(const ConvFacts& facts);
 
 }  // namespace tessera

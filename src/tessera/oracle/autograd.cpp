@@ -1,6 +1,11 @@
 #include "tessera/oracle/autograd.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>  // before what it leaves out
+
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include "tessera/base/error.h"
 #include "tessera/oracle/reference.h"

@@ -12,12 +12,12 @@
 namespace tessera {
 namespace {
 
-struct Waiting {
+struct AskedFor {
   std::deque<const Node*> nodes;  // null: not in the graph
   DropoutsOf::Draw draw;
 };
 
-thread_local std::unique_ptr<Waiting> waiting;
+thread_local std::unique_ptr<AskedFor> waiting;
 
 const Node* next_node() {
   ensure(!waiting->nodes.empty(), "the module drops something that the graph does not");
@@ -48,7 +48,7 @@ torch::Tensor shaped(const torch::Tensor& mask, const Node& node, const torch::T
   return whole.reshape(x.sizes());
 }
 
-torch::Tensor dropped(const torch::Tensor& x, double p) {
+torch::Tensor dropped_next(const torch::Tensor& x, double p) {
   const Node* node = next_node();
   if (!node) return x * 1;
   return x * shaped(kept(*node, x), *node, x) / (1 - p);
@@ -56,16 +56,16 @@ torch::Tensor dropped(const torch::Tensor& x, double p) {
 
 // A key of the dispatcher that nobody else uses. While it is included, on one thread, calls of these operators come
 // here first; all others fall through.
-constexpr auto key = c10::DispatchKey::TESTING_ONLY_GenericMode;
+constexpr auto own_key = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 torch::Tensor dropout(const torch::Tensor& x, double p, bool train) {
-  const c10::impl::ExcludeDispatchKeyGuard torchs_own(key);
-  return train && p > 0 ? dropped(x, p) : x;
+  const c10::impl::ExcludeDispatchKeyGuard torchs_own(own_key);
+  return train && p > 0 ? dropped_next(x, p) : x;
 }
 
 // Stochastic depth draws a number per sample, and multiplies.
 torch::Tensor& bernoulli_(torch::Tensor& self, double p, c10::optional<at::Generator>) {
-  const c10::impl::ExcludeDispatchKeyGuard torchs_own(key);
+  const c10::impl::ExcludeDispatchKeyGuard torchs_own(own_key);
   const at::NoGradGuard no_gradients;
   const Node* node = next_node();
   return self.copy_(node ? shaped(kept(*node, self), *node, self) : torch::rand_like(self).lt(p));
@@ -73,19 +73,19 @@ torch::Tensor& bernoulli_(torch::Tensor& self, double p, c10::optional<at::Gener
 
 // Torch has 1/6 in single precision in these, whatever it is given.
 torch::Tensor hard_sigmoid(const torch::Tensor& x) {
-  const c10::impl::ExcludeDispatchKeyGuard torchs_own(key);
+  const c10::impl::ExcludeDispatchKeyGuard torchs_own(own_key);
   return torch::relu6(x + 3) / 6;
 }
 torch::Tensor hard_swish(const torch::Tensor& x) {
-  const c10::impl::ExcludeDispatchKeyGuard torchs_own(key);
+  const c10::impl::ExcludeDispatchKeyGuard torchs_own(own_key);
   return x * torch::relu6(x + 3) / 6;
 }
 torch::Tensor& hard_sigmoid_(torch::Tensor& self) {
-  const c10::impl::ExcludeDispatchKeyGuard torchs_own(key);
+  const c10::impl::ExcludeDispatchKeyGuard torchs_own(own_key);
   return self.copy_(hard_sigmoid(self.clone()));
 }
 torch::Tensor& hard_swish_(torch::Tensor& self) {
-  const c10::impl::ExcludeDispatchKeyGuard torchs_own(key);
+  const c10::impl::ExcludeDispatchKeyGuard torchs_own(own_key);
   return self.copy_(hard_swish(self.clone()));
 }
 
@@ -104,8 +104,8 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericMode, library) {
 }  // namespace
 
 DropoutsOf::DropoutsOf(const Graph& graph, const std::vector<std::string>& nodes, const Draw& draw) {
-  included_ = std::make_unique<c10::impl::IncludeDispatchKeyGuard>(key);
-  waiting = std::make_unique<Waiting>();
+  included_ = std::make_unique<c10::impl::IncludeDispatchKeyGuard>(own_key);
+  waiting = std::make_unique<AskedFor>();
   waiting->draw = draw;
   for (const auto& name : nodes) {
     const Node* found = nullptr;

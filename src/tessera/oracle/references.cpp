@@ -1,4 +1,7 @@
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/functional/padding.h>
+#include <torch/nn/functional/upsampling.h>
+#include <torch/types.h>
 
 #include "tessera/oracle/reference.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 
 namespace tessera {
 namespace {
@@ -26,24 +27,23 @@ class Fusion {
   std::vector<Step> run() {
     std::vector<Step> steps;
     for (int n = std::max(1, nodes_.first); n < nodes_.end; ++n)
-      if (!taken_[at(n)] && !becomes_a_term(n)) steps.push_back(step_from(n));
+      if (!taken_[index(n)] && !becomes_a_term(n)) steps.push_back(step_from(n));
     // A step stands where its last node does: by then all that it reads is there.
     std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.output < b.output; });
     return steps;
   }
 
  private:
-  static std::size_t at(int n) { return static_cast<std::size_t>(n); }
 
   template <class Formula>
   const Formula* formula(int n) const {
-    return formulas_[at(n)] ? std::get_if<Formula>(&*formulas_[at(n)]) : nullptr;
+    return formulas_[index(n)] ? std::get_if<Formula>(&*formulas_[index(n)]) : nullptr;
   }
 
   // The one reader of value n, if it says such a formula, is a node of this stage and makes the same boxes.
   template <class Formula>
   int only_reader(int n) const {
-    const auto& readers = consumers_[at(n)];
+    const auto& readers = consumers_[index(n)];
     if (readers.size() != 1 || readers[0] >= nodes_.end || !formula<Formula>(readers[0])) return -1;
     if (same_boxes_ && !same_boxes_(n, readers[0])) return -1;
     return readers[0];
@@ -66,7 +66,7 @@ class Fusion {
     Step step;
     step.output = n;
     step.agreement = agreement(n);
-    if (formulas_[at(n)]) {
+    if (formulas_[index(n)]) {
       step.pointwise.emplace();
       if (formula<NormFormula>(n)) {
         add_term(step, {n}, /*inside=*/true);
@@ -87,7 +87,7 @@ class Fusion {
       for (const Value v : node.inputs) step.inputs.push_back(v.id);
       step.reduces = node.op->reduces_positions();
     }
-    taken_[at(step.output)] = true;
+    taken_[index(step.output)] = true;
     step.node = step.output;
     step.name = graph_.node({step.output}).name;
     return step;

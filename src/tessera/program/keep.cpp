@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "tessera/base/index.h"
+
 namespace tessera {
 namespace {
-
-std::size_t at(int v) { return static_cast<std::size_t>(v); }
 
 // How many point-wise outputs may be made again one from the other. Each is made once, whatever the length of the
 // chain, but all of a chain come back to life together: as many as the blocks of a group in the usual networks are
@@ -31,7 +31,7 @@ bool wants_output(const Graph& graph, const Step& step) {
 // What a step of this program makes; the rest enters: the images, and what other stages have made.
 std::vector<bool> made_by(const Graph& graph, const std::vector<Step>& steps) {
   std::vector<bool> made(graph.nodes().size());
-  for (const Step& step : steps) made[at(step.output)] = true;
+  for (const Step& step : steps) made[index(step.output)] = true;
   return made;
 }
 
@@ -54,8 +54,8 @@ class ByStep {
       const bool open = step.pointwise && may_read_output(*step.pointwise);
       if (open) step.pointwise->by_output = true;
       for (std::size_t i = 0; i < step.inputs.size(); ++i)
-        if (wants_input(graph_, step, i)) wanted_[at(step.inputs[i])] = true;
-      if (!open && wants_output(graph_, step)) wanted_[at(step.output)] = true;
+        if (wants_input(graph_, step, i)) wanted_[index(step.inputs[i])] = true;
+      if (!open && wants_output(graph_, step)) wanted_[index(step.output)] = true;
     }
     const auto made = made_by(graph_, steps_);
     for (std::size_t v = 0; v < keep_.size(); ++v)
@@ -64,20 +64,20 @@ class ByStep {
       if (step.pointwise)
         decide(step, *step.pointwise);
       else
-        keep_[at(step.output)] = wanted_[at(step.output)] ? Keep::stored : Keep::dropped;
+        keep_[index(step.output)] = wanted_[index(step.output)] ? Keep::stored : Keep::dropped;
     }
     return std::move(keep_);
   }
 
  private:
   bool there_anyway(int v) const {
-    const auto i = at(v);
+    const auto i = index(v);
     if (!pointwise_[i]) return wanted_[i];
     return keep_[i] == Keep::stored || (keep_[i] == Keep::recomputed && chain_[i] < longest_chain);
   }
 
   void decide(const Step& step, Pointwise& p) {
-    const auto out = at(step.output);
+    const auto out = index(step.output);
     pointwise_[out] = true;
     const bool open = may_read_output(p);
     if (!wanted_[out] && !open) return;
@@ -86,7 +86,7 @@ class ByStep {
     for (const int v : step.inputs) {
       if (there_anyway(v)) continue;
       extra += graph_.shape({v}).elements();
-      possible = possible && !pointwise_[at(v)];
+      possible = possible && !pointwise_[index(v)];
     }
     // Storing another value instead gains nothing, unless several readers make theirs from it: ReLUs of one value do.
     const std::int64_t gain = graph_.shape({step.output}).elements() - extra;
@@ -96,10 +96,10 @@ class ByStep {
       keep_[out] = wanted_[out] || p.by_output ? Keep::recomputed : Keep::dropped;
       chain_[out] = 1;
       for (const int v : step.inputs) {
-        chain_[out] = std::max(chain_[out], chain_[at(v)] + 1);
-        if (keep_[at(v)] == Keep::recomputed) continue;
-        wanted_[at(v)] = true;
-        keep_[at(v)] = Keep::stored;
+        chain_[out] = std::max(chain_[out], chain_[index(v)] + 1);
+        if (keep_[index(v)] == Keep::recomputed) continue;
+        wanted_[index(v)] = true;
+        keep_[index(v)] = Keep::stored;
       }
     } else {
       p.by_output = open;
@@ -121,7 +121,7 @@ class ByStep {
 std::vector<Keep> by_blocks(const Graph& graph, std::vector<Step>& steps) {
   const auto consumers = graph.consumers();
   const auto leaves_cell = [&](int v) {
-    const auto& readers = consumers[at(v)];
+    const auto& readers = consumers[index(v)];
     return std::any_of(readers.begin(), readers.end(),
                        [&](int r) { return graph.node({r}).cell != graph.node({v}).cell; });
   };
@@ -129,17 +129,17 @@ std::vector<Keep> by_blocks(const Graph& graph, std::vector<Step>& steps) {
   std::vector<Keep> keep(wanted.size(), Keep::dropped);
   for (Step& step : steps) {
     if (step.pointwise) step.pointwise->by_output = may_read_output(*step.pointwise) && step.inputs.size() > 1;
-    if (wants_output(graph, step)) wanted[at(step.output)] = true;
+    if (wants_output(graph, step)) wanted[index(step.output)] = true;
     for (std::size_t i = 0; i < step.inputs.size(); ++i)
-      if (wants_input(graph, step, i)) wanted[at(step.inputs[i])] = true;
+      if (wants_input(graph, step, i)) wanted[index(step.inputs[i])] = true;
   }
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const auto out = at(step->output);
+    const auto out = index(step->output);
     if (!wanted[out]) continue;
     const bool kept = leaves_cell(step->output) || !graph.node({step->node}).op->repeats();
     keep[out] = kept ? Keep::stored : Keep::recomputed;
     if (kept) continue;
-    for (const int v : step->inputs) wanted[at(v)] = true;
+    for (const int v : step->inputs) wanted[index(v)] = true;
   }
   const auto made = made_by(graph, steps);
   for (std::size_t v = 0; v < keep.size(); ++v)

@@ -2,16 +2,11 @@
 
 #include <algorithm>
 
+#include "tessera/base/index.h"
 #include "tessera/program/fusion.h"
 #include "tessera/program/keep.h"
 
 namespace tessera {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 Program::Program(const Graph& graph, NodeRange range, Recompute recompute, const SameBoxes& same_boxes)
     : nodes(range),
       steps(fused_steps(graph, range, same_boxes)),
@@ -21,24 +16,24 @@ Program::Program(const Graph& graph, NodeRange range, Recompute recompute, const
   std::vector<bool> normalised(keep.size());  // by value: whether a step of this stage takes its moments
   for (const Step& step : steps)
     for (std::size_t i = 0; step.pointwise && step.agreement != Agreement::none && i < step.inputs.size(); ++i)
-      if (step.pointwise->terms[i].norm >= 0) normalised[at(step.inputs[i])] = true;
+      if (step.pointwise->terms[i].norm >= 0) normalised[index(step.inputs[i])] = true;
   int complete_from = range.first;
   for (std::size_t s = 0; s < steps.size(); ++s) {
     Step& step = steps[s];
     step.complete_from = complete_from;
     complete_from = std::max(complete_from, step.output + 1);
-    step.moments = normalised[at(step.output)];
-    producer[at(step.output)] = static_cast<int>(s);
+    step.moments = normalised[index(step.output)];
+    producer[index(step.output)] = static_cast<int>(s);
   }
 
   // The last step, in the order of each pass, that looks at a value's data, and the first that reads it at all.
   std::vector<int> last_forward(keep.size(), -1), last_backward(keep.size(), -1), first_reader(keep.size(), -1);
   for (int s = static_cast<int>(steps.size()) - 1; s >= 0; --s) {
-    const Step& step = steps[at(s)];
-    const auto out = at(step.output);
+    const Step& step = steps[index(s)];
+    const auto out = index(step.output);
     if (step.needs_output) last_backward[out] = s;
     for (std::size_t i = 0; i < step.inputs.size(); ++i) {
-      const auto in = at(step.inputs[i]);
+      const auto in = index(step.inputs[i]);
       if (last_forward[in] < 0) last_forward[in] = s;
       first_reader[in] = s;
       // An output that is made again must be made before this step goes back at the latest.
@@ -47,18 +42,18 @@ Program::Program(const Graph& graph, NodeRange range, Recompute recompute, const
   }
   for (const Step& step : steps) {
     // What only other stages read has left when its step ends; the loss is looked at afterwards.
-    int& last = last_forward[at(step.output)];
-    if (last < 0 && step.output < loss) last = producer[at(step.output)];
+    int& last = last_forward[index(step.output)];
+    if (last < 0 && step.output < loss) last = producer[index(step.output)];
   }
   for (int v = 0; v <= loss; ++v) {
-    if (first_reader[at(v)] >= 0) steps[at(first_reader[at(v)])].completes.push_back(v);
-    if (last_forward[at(v)] >= 0) {
-      Step& last = steps[at(last_forward[at(v)])];
-      if (keep[at(v)] != Keep::stored) last.release_after_forward.push_back(v);
+    if (first_reader[index(v)] >= 0) steps[index(first_reader[index(v)])].completes.push_back(v);
+    if (last_forward[index(v)] >= 0) {
+      Step& last = steps[index(last_forward[index(v)])];
+      if (keep[index(v)] != Keep::stored) last.release_after_forward.push_back(v);
       // What the loss is made of is the network's answer.
       if (last.output < loss) last.release_in_evaluation.push_back(v);
     }
-    if (last_backward[at(v)] >= 0) steps[at(last_backward[at(v)])].release_after_backward.push_back(v);
+    if (last_backward[index(v)] >= 0) steps[index(last_backward[index(v)])].release_after_backward.push_back(v);
   }
 }
 

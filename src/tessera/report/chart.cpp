@@ -11,7 +11,6 @@
 namespace tessera::report {
 namespace {
 
-constexpr double width = 440, height = 240, left = 48, right = 22, top = 10, bottom = 30;
 constexpr std::size_t most_points = 400;
 
 double rounded(double value) { return value == 0 ? 0 : std::stod(fmt::format("{:.6g}", value)); }
@@ -81,6 +80,7 @@ std::string line_chart(const ChartOptions& options, const std::vector<Series>& a
   }
   if (series.empty()) return "";
   const auto [first, last] = std::minmax_element(every_x.begin(), every_x.end());
+  constexpr double width = 440, height = 240, left = 48, right = 22, top = 10, bottom = 30;
   Scale across{*first, *last > *first ? *last : *first + 1, left, width - right};
   const Scale up = scale_for(every_y, height - bottom, top, options.from_zero);
   std::string inside;

@@ -9,9 +9,6 @@
 namespace tessera::report {
 namespace {
 
-constexpr double width = 900, left = 58, right = 10, row = 26;
-constexpr std::size_t most_ranks = 32;
-
 constexpr std::array<const char*, 5> kinds{"forward", "backward", "input gradient", "weight gradient", "step"};
 
 std::size_t colour_of(const std::string& kind) {
@@ -49,6 +46,8 @@ std::string parts_of(const Json& events, const Scale& across, double y) {
 
 // Simulated and measured rows have one scale: the simulator knows ratios, so its step is stretched to the measured one.
 std::string picture(const Json& ranks, const Json& part_ranks, double seconds, const std::string& name) {
+  constexpr double width = 900, left = 58, right = 10, row = 26;
+  constexpr std::size_t most_ranks = 32;
   const std::size_t shown = std::min(ranks.size(), most_ranks);
   const Scale across{0, seconds > 0 ? seconds : 1, left, width - right};
   std::string inside;

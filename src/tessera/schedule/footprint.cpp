@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <map>
 
+#include "tessera/base/index.h"
 #include "tessera/schedule/member_walk.h"
 
 namespace tessera {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Bytes. Activations may be narrower.
 constexpr std::int64_t narrowest_parameter = 4;
@@ -36,9 +35,9 @@ double parameter_bytes(const Plan& plan, const Graph& graph, int stage, int rank
   const double wide = static_cast<double>(std::max(options.element_bytes, narrowest_parameter));
   constexpr std::int64_t aligned = 16;  // elements: each parameter begins a cache line
   double trainable = 0, statistics = 0;
-  const Stage& s = plan.stages[at(stage)];
+  const Stage& s = plan.stages[index(stage)];
   for (int n = s.first_node; n < s.end_node; ++n)
-    for (const auto& spec : graph.nodes()[at(n)].parameters)
+    for (const auto& spec : graph.nodes()[index(n)].parameters)
       (spec.trainable ? trainable : statistics) +=
           static_cast<double>((spec.elements() + aligned - 1) / aligned * aligned);
   double bytes = trainable * (1 + tensors_held(plan, stage, rank, options)) * wide + statistics * (2 * wide + 16);
@@ -63,12 +62,12 @@ std::vector<Footprint> predicted_memory(const Plan& plan, const Graph& graph, co
       if (std::find(stages.begin(), stages.end(), place.stage) == stages.end()) stages.push_back(place.stage);
       const auto& images = layout.at(place.stage, 0);
       if (images.used())
-        mine.images += static_cast<double>((1 + options.batches_ahead) * images.held[at(place.member)].volume() *
+        mine.images += static_cast<double>((1 + options.batches_ahead) * images.held[index(place.member)].volume() *
                                            graph.shape({0}).channels * plan.micros(place.direction) *
                                            std::max(options.element_bytes, narrowest_parameter));
     }
     for (const int stage : stages) mine.parameters += parameter_bytes(plan, graph, stage, rank, options);
-    const auto& actions = schedule[at(rank)];
+    const auto& actions = schedule[index(rank)];
     const auto worker = [&](const Action& action) -> MemberWalk& { return members.at(action.direction); };
     // As the trainer does: receives of the next two actions are posted before an action starts.
     constexpr std::size_t ahead = 2;

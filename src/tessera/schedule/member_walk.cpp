@@ -5,10 +5,10 @@
 #include <map>
 #include <utility>
 
+#include "tessera/base/index.h"
+
 namespace tessera {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 // Stands for a Slab.
 struct Piece {
@@ -71,8 +71,8 @@ class MemberWalk::Impl {
         ledger_(ledger),
         buffers_(buffers),
         boxes_(graph.nodes().size()),
-        micros_(at(static_cast<int>(plan.micros(place.direction)))) {
-    const auto m = at(place.member);
+        micros_(index(static_cast<int>(plan.micros(place.direction)))) {
+    const auto m = index(place.member);
     for (std::size_t v = 0; v < boxes_.size(); ++v) {
       const ValueLayout& value = layout.at(place.stage, static_cast<int>(v));
       if (value.used()) boxes_[v] = {value.owned[m], value.made[m], value.held[m], value.frame[m]};
@@ -85,27 +85,27 @@ class MemberWalk::Impl {
       Strips strips;
       for (std::size_t peer = 0; peer < have.size(); ++peer) {
         if (static_cast<int>(peer) == me) continue;
-        const Box out = intersect(have[at(me)], need[peer]), in = intersect(have[peer], need[at(me)]);
+        const Box out = intersect(have[index(me)], need[peer]), in = intersect(have[peer], need[index(me)]);
         if (!out.empty()) strips.sent.push_back(bytes(out, graph.shape({t.value}).channels));
         if (!in.empty()) strips.received.push_back(bytes(in, graph.shape({t.value}).channels));
       }
       (t.from == t.to ? margins_ : t.to == place.stage ? arrivals_ : departures_).emplace(t.value, strips);
     }
-    const std::int64_t members = plan.stages[at(place.stage)].members();
+    const std::int64_t members = plan.stages[index(place.stage)].members();
     norm_group_ = plan.batch_norm != NormScope::local &&
                   (members > 1 || (plan.batch_norm == NormScope::global && plan.replicas > 1));
-    tile_group_ = members > plan.stages[at(place.stage)].batch_ways;
+    tile_group_ = members > plan.stages[index(place.stage)].batch_ways;
     waits_ = plan.ranks() > 1 && (!margins_.empty() || norm_group_);
   }
 
   void expect(const Action& action) {
-    Micro& micro = micros_[at(action.micro)];
+    Micro& micro = micros_[index(action.micro)];
     expect_values(micro);
     if (action.kind != Action::Kind::forward) expect_gradients(micro);
   }
 
   void run(const Action& action) {
-    Micro& micro = micros_[at(action.micro)];
+    Micro& micro = micros_[index(action.micro)];
     switch (action.kind) {
       case Action::Kind::forward:
         return forward(micro);
@@ -131,7 +131,7 @@ class MemberWalk::Impl {
     std::vector<double> sent, received;  // one for each peer
   };
 
-  const Boxes& boxes(int v) const { return boxes_[at(v)]; }
+  const Boxes& boxes(int v) const { return boxes_[index(v)]; }
   double bytes(const Box& box, std::int64_t channels) const {
     return static_cast<double>(box.volume() * channels * options_.element_bytes);
   }
@@ -162,7 +162,7 @@ class MemberWalk::Impl {
     micro.gradients.assign(graph_.nodes().size(), {});
     micro.saved.assign(program_.steps.size(), {});
     for (const auto& [v, strips] : arrivals_)
-      if (!boxes(v).held.empty()) micro.values[at(v)] = piece(v, boxes(v).frame);
+      if (!boxes(v).held.empty()) micro.values[index(v)] = piece(v, boxes(v).frame);
   }
   void expect_gradients(Micro& micro) const {
     if (micro.expects_gradients) return;
@@ -198,9 +198,9 @@ class MemberWalk::Impl {
     const Workspace work = workspace(step);
     const Memory saved = work.saved > 0 && !made.empty() ? take(work.saved) : nullptr;
     if (work.shares_input && made == frame)
-      micro.values[at(step.output)] = {micro.values[at(step.inputs[0])].memory, frame};
+      micro.values[index(step.output)] = {micro.values[index(step.inputs[0])].memory, frame};
     else if (!frame.empty())
-      micro.values[at(step.output)] = piece(step.output, frame);
+      micro.values[index(step.output)] = piece(step.output, frame);
     if (made.empty()) return;
     // Who cannot write into a part of the frame brings memory of its own.
     const bool apart = made != frame && !step.pointwise && !work.writes_in_place;
@@ -210,19 +210,19 @@ class MemberWalk::Impl {
 
   void release(Micro& micro, int v) const {
     const auto& [owned, made, held, frame] = boxes(v);
-    if (program_.keep[at(v)] == Keep::recomputed && margins_.contains(v)) {
+    if (program_.keep[index(v)] == Keep::recomputed && margins_.contains(v)) {
       double strips = 0;
       for (const Box& box : difference(held, made)) strips += bytes(box, graph_.shape({v}).channels);
       micro.margins[v] = take(strips);
     }
-    micro.values[at(v)].memory.reset();
+    micro.values[index(v)].memory.reset();
   }
 
   // ---- Backward ----
 
   void restore(Micro& micro, int v) {
-    if (micro.values[at(v)].defined() || boxes(v).frame.empty() || program_.producer[at(v)] < 0) return;
-    const auto s = at(program_.producer[at(v)]);
+    if (micro.values[index(v)].defined() || boxes(v).frame.empty() || program_.producer[index(v)] < 0) return;
+    const auto s = index(program_.producer[index(v)]);
     if (!boxes(v).made.empty())
       for (const int input : program_.steps[s].inputs) restore(micro, input);
     make(micro, s, /*save=*/false);
@@ -233,7 +233,7 @@ class MemberWalk::Impl {
     expect_gradients(micro);
     const int loss = program_.steps.back().output;
     if (loss == static_cast<int>(graph_.nodes().size()) - 1 && !boxes(loss).owned.empty())
-      micro.gradients[at(loss)].push_back(piece(loss, boxes(loss).frame));
+      micro.gradients[index(loss)].push_back(piece(loss, boxes(loss).frame));
     for (std::size_t s = program_.steps.size(); s-- > 0;) backward_step(micro, s, defer_weights);
     if (!defer_weights) {
       while (fill_wait(micro)) continue;
@@ -266,7 +266,7 @@ class MemberWalk::Impl {
             std::any_of(step.completes.begin(), step.completes.end(), [&](int v) { return arrivals_.contains(v); });
         if (defer_weights || waits_ || travels) {
           Micro::Deferred deferred{s, {}};
-          for (const int v : step.inputs) deferred.held.push_back(micro.values[at(v)].memory);
+          for (const int v : step.inputs) deferred.held.push_back(micro.values[index(v)].memory);
           for (const Piece& gradient : gradients) deferred.held.push_back(gradient.memory);
           deferred.held.push_back(micro.saved[s]);
           micro.deferred.push_back(std::move(deferred));
@@ -285,7 +285,7 @@ class MemberWalk::Impl {
     if (!defer_weights)
       while (micro.deferred.size() > most_put_off) fill_wait(micro);
     micro.saved[s].reset();
-    for (const int v : step.release_after_backward) micro.values[at(v)].memory.reset();
+    for (const int v : step.release_after_backward) micro.values[index(v)].memory.reset();
   }
 
   std::vector<Piece> take_gradients(Micro& micro, const Step& step, bool defer_weights) {
@@ -294,8 +294,8 @@ class MemberWalk::Impl {
       if (!defer_weights) fill_wait(micro);
       accumulate(micro, v, std::move(it->second.gradient));
     }
-    auto terms = std::move(micro.gradients[at(v)]);
-    micro.gradients[at(v)].clear();
+    auto terms = std::move(micro.gradients[index(v)]);
+    micro.gradients[index(v)].clear();
     const Box& made = boxes(v).made;
     if (made.empty()) return {};
     for (Piece& term : terms) term = covering(v, std::move(term), made);
@@ -331,7 +331,7 @@ class MemberWalk::Impl {
     const auto g_of = [&](std::size_t t) -> Piece& { return t == 1 && second.defined() ? second : g; };
     std::vector<Piece> addends(p.terms.size());
     for (std::size_t t = 0; t < p.terms.size(); ++t) {
-      auto& terms = micro.gradients[at(step.inputs[t])];
+      auto& terms = micro.gradients[index(step.inputs[t])];
       if (p.terms[t].norm < 0 || terms.empty() || terms.back().box != box) continue;
       addends[t] = std::move(terms.back());
       terms.pop_back();
@@ -396,7 +396,7 @@ class MemberWalk::Impl {
   }
 
   void accumulate(Micro& micro, int v, Piece term) const {
-    auto& terms = micro.gradients[at(v)];
+    auto& terms = micro.gradients[index(v)];
     terms.push_back(std::move(term));
     if (terms.size() <= 2) return;
     Piece last = std::move(terms[2]);
@@ -405,7 +405,7 @@ class MemberWalk::Impl {
   }
 
   Piece take_merged(Micro& micro, int v, const Box& inside, const Box& box) const {
-    auto& terms = micro.gradients[at(v)];
+    auto& terms = micro.gradients[index(v)];
     Piece merged;
     std::vector<Piece> rest;
     for (Piece& term : terms) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 #include "tessera/plan/balance.h"
 #include "tessera/program/program.h"
 
@@ -66,11 +67,10 @@ class Walk {
  private:
   int ranks() const { return static_cast<int>(lists_.size()); }
   int last_stage() const { return static_cast<int>(plan_.stages.size()) - 1; }
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  bool finished(int rank) const { return next_[at(rank)] == lists_[at(rank)].size(); }
-  const Action& current(int rank) const { return lists_[at(rank)][next_[at(rank)]]; }
+  bool finished(int rank) const { return next_[index(rank)] == lists_[index(rank)].size(); }
+  const Action& current(int rank) const { return lists_[index(rank)][next_[index(rank)]]; }
   Ends& ends(Direction direction, int stage, int micro) {
-    return ends_[at(static_cast<int>(direction)) * plan_.stages.size() + at(stage)][at(micro)];
+    return ends_[index(static_cast<int>(direction)) * plan_.stages.size() + index(stage)][index(micro)];
   }
   Ends& ends(const Action& a) { return ends(a.direction, a.stage, a.micro); }
 
@@ -80,7 +80,7 @@ class Walk {
     if (a.kind == Kind::step)
       for (int rank = 0; rank < ranks(); ++rank) out.push_back(rank);
     else
-      for (int m = 0; m < plan_.stages[at(a.stage)].members(); ++m)
+      for (int m = 0; m < plan_.stages[index(a.stage)].members(); ++m)
         out.push_back(plan_.rank_of(a.direction, a.stage, m));
     return out;
   }
@@ -121,8 +121,8 @@ class Walk {
     const auto group = members(a);
     double begin = 0;
     for (const int member : group) {
-      if (finished(member) || current(member) != a || !sent_[at(member)]) return false;
-      begin = std::max(begin, free_at_[at(member)]);
+      if (finished(member) || current(member) != a || !sent_[index(member)]) return false;
+      begin = std::max(begin, free_at_[index(member)]);
     }
     if (a.kind != Kind::step)
       for (const auto& need : needs(a)) {
@@ -136,7 +136,7 @@ class Walk {
   void perform(const Action& a, const std::vector<int>& group, double begin) {
     double time = 0;
     if (a.kind != Kind::step) {
-      const StageCost& cost = costs_[at(a.stage)];
+      const StageCost& cost = costs_[index(a.stage)];
       Ends& e = ends(a);
       const auto finish = [&](double& end, double takes) {
         if (end != not_yet) throw Error(concat("schedule: rank ", group.front(), " runs ", name_of(a), " twice"));
@@ -150,24 +150,24 @@ class Walk {
       if (a.kind == Kind::backward) e.input_gradient = e.weight_gradient;
     }
     for (const int rank : group) {
-      auto& r = result_.ranks[at(rank)];
+      auto& r = result_.ranks[index(rank)];
       r.spans.push_back({a, begin, begin + time});
       r.busy += time;
       count_live(rank, a);
-      free_at_[at(rank)] = begin + time;
-      ++next_[at(rank)];
-      sent_[at(rank)] = !receives_ahead_;
+      free_at_[index(rank)] = begin + time;
+      ++next_[index(rank)];
+      sent_[index(rank)] = !receives_ahead_;
     }
     result_.makespan = std::max(result_.makespan, begin + time);
   }
 
   void count_live(int rank, const Action& a) {
-    auto& r = result_.ranks[at(rank)];
+    auto& r = result_.ranks[index(rank)];
     const int change = a.kind == Kind::forward ? 1 : gives_weight_gradient(a.kind) ? -1 : 0;
-    live_[at(rank)] += change;
-    live_cost_[at(rank)] += change * costs_[at(a.stage)].live;
-    r.live_micros = std::max(r.live_micros, live_[at(rank)]);
-    r.live_cost = std::max(r.live_cost, live_cost_[at(rank)]);
+    live_[index(rank)] += change;
+    live_cost_[index(rank)] += change * costs_[index(a.stage)].live;
+    r.live_micros = std::max(r.live_micros, live_[index(rank)]);
+    r.live_cost = std::max(r.live_cost, live_cost_[index(rank)]);
   }
 
   // What waits for the message of an action.
@@ -182,10 +182,10 @@ class Walk {
   bool posted(int rank, const Action& wanted) {
     const bool forward = wanted.kind == Kind::forward;
     if ((forward ? ends(wanted).forward : ends(wanted).input_gradient) != not_yet) return true;
-    const auto& list = lists_[at(rank)];
-    const std::size_t first = next_[at(rank)];
-    if (*receives_ahead_ == 0 && !sent_[at(rank)]) return false;
-    const std::size_t end = std::min(list.size(), first + at(std::max(1, *receives_ahead_)));
+    const auto& list = lists_[index(rank)];
+    const std::size_t first = next_[index(rank)];
+    if (*receives_ahead_ == 0 && !sent_[index(rank)]) return false;
+    const std::size_t end = std::min(list.size(), first + index(std::max(1, *receives_ahead_)));
     return std::any_of(list.begin() + static_cast<std::ptrdiff_t>(first),
                        list.begin() + static_cast<std::ptrdiff_t>(end), [&](const Action& a) {
                          return (forward ? a.kind == Kind::forward : gives_input_gradient(a.kind)) &&
@@ -194,20 +194,20 @@ class Walk {
   }
 
   bool try_send(int rank) {
-    if (sent_[at(rank)]) return false;
-    const auto wanted = consumer(lists_[at(rank)][next_[at(rank)] - 1]);
+    if (sent_[index(rank)]) return false;
+    const auto wanted = consumer(lists_[index(rank)][next_[index(rank)] - 1]);
     if (wanted)
       for (const int receiver : members(*wanted))
         if (!posted(receiver, *wanted)) return false;
-    return sent_[at(rank)] = true;
+    return sent_[index(rank)] = true;
   }
 
   // Why the rank does not get on.
   std::string why(int rank) {
     const Action& a = current(rank);
     const std::string text = concat("schedule: rank ", rank, " waits for ever at ", name_of(a), ": ");
-    if (!sent_[at(rank)])
-      return text + concat("nobody takes what ", name_of(lists_[at(rank)][next_[at(rank)] - 1]), " has made");
+    if (!sent_[index(rank)])
+      return text + concat("nobody takes what ", name_of(lists_[index(rank)][next_[index(rank)] - 1]), " has made");
     if (a.kind != Kind::step)
       for (const auto& need : needs(a))
         if (need.end == not_yet) return text + concat(name_of(need.action), " has not run");

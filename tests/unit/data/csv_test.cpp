@@ -21,7 +21,7 @@ std::string shown(const std::string& text) {
   return out;
 }
 
-std::string refusal(const std::string& text) {
+std::string csv_refusal(const std::string& text) {
   try {
     parse_csv(text, "t.csv");
   } catch (const UsageError& error) {
@@ -48,8 +48,8 @@ TEST(Csv, Quotes) {
 }
 
 TEST(Csv, AQuoteThatDoesNotFitIsNamedWithItsLine) {
-  EXPECT_THAT(refusal("a\n\"b"), AllOf(HasSubstr("'t.csv' line 2"), HasSubstr("not closed")));
-  EXPECT_THAT(refusal("a\n\"b\"c"), AllOf(HasSubstr("'t.csv' line 2"), HasSubstr("'c' follows")));
+  EXPECT_THAT(csv_refusal("a\n\"b"), AllOf(HasSubstr("'t.csv' line 2"), HasSubstr("not closed")));
+  EXPECT_THAT(csv_refusal("a\n\"b\"c"), AllOf(HasSubstr("'t.csv' line 2"), HasSubstr("'c' follows")));
 }
 
 TEST(Csv, AWrittenFieldIsReadAgain) {

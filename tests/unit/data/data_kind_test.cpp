@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-std::string refusal(const std::string& path) {
+std::string kind_refusal(const std::string& path) {
   try {
     data_kind_of(path);
   } catch (const UsageError& error) {
@@ -32,9 +32,9 @@ TEST(DataKind, IsFoundByTheFilesThatAreThere) {
 TEST(DataKind, OfArraysAndArchivesIsRefusedWithAWayOut) {
   const TempFolder folder;
   std::ofstream(folder / "images.npy") << "x";
-  EXPECT_THAT(refusal(folder / "images.npy"), testing::HasSubstr("file of arrays"));
-  EXPECT_THAT(refusal(folder.path()), testing::HasSubstr("images.npy"));
-  EXPECT_THAT(refusal(folder / "none"), testing::HasSubstr("does not exist"));
+  EXPECT_THAT(kind_refusal(folder / "images.npy"), testing::HasSubstr("file of arrays"));
+  EXPECT_THAT(kind_refusal(folder.path()), testing::HasSubstr("images.npy"));
+  EXPECT_THAT(kind_refusal(folder / "none"), testing::HasSubstr("does not exist"));
 }
 
 TEST(Palette, GivesTheNumbersOfColours) {

@@ -1,10 +1,9 @@
 // Shape rules against closed formulas and against sliding the window by hand.
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "tessera/base/error.h"
 #include "tessera/graph/graph.h"
+#include "unit/graph/draw.h"
 
 namespace tessera {
 namespace {
@@ -21,18 +20,8 @@ std::int64_t places(const Line& line, std::int64_t size) {
   return count;
 }
 
-class Draw {
- public:
-  std::int64_t operator()(std::int64_t low, std::int64_t high) {
-    return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
-  }
-
- private:
-  std::mt19937 random_{11};
-};
-
 TEST(ShapeRule, AConvolutionHasAnOutputWhereverItsWindowFits) {
-  Draw draw;
+  Draw draw(11);
   int refused = 0;
   for (int trial = 0; trial < 5000; ++trial) {
     const Line h{draw(1, 5), draw(1, 3), draw(-2, 3), draw(-2, 3), draw(1, 3)};
@@ -58,7 +47,7 @@ TEST(ShapeRule, AConvolutionHasAnOutputWhereverItsWindowFits) {
 }
 
 TEST(ShapeRule, PoolsKeepChannelsAndFollowTheirWindows) {
-  Draw draw;
+  Draw draw(11);
   for (int trial = 0; trial < 2000; ++trial) {
     const std::int64_t kh = draw(1, 5), kw = draw(1, 5);
     const Line h{kh, draw(1, 3), draw(0, kh - 1), draw(0, kh - 1), 1};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "unit/models/cell_outputs.h"
 
 namespace tessera {
 namespace {
@@ -15,12 +16,6 @@ using ::testing::HasSubstr;
 ModelOptions options_of(std::int64_t layers, std::int64_t filters, Shape image = {3, 64, 64},
                         std::int64_t classes = 1000) {
   return {.name = "amoebanet", .image = image, .classes = classes, .num_layers = layers, .num_filters = filters};
-}
-
-std::vector<Shape> cell_outputs(const Graph& g) {
-  std::vector<Shape> out(g.cells().size());
-  for (const Node& node : g.nodes()) out[static_cast<std::size_t>(node.cell)] = node.shape;
-  return out;
 }
 
 // The trainable parameters from the published cells, by arithmetic.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "unit/models/cell_outputs.h"
 
 namespace tessera {
 namespace {
@@ -17,13 +18,6 @@ const Shape& output_of(const Graph& g, const std::string& name) {
   for (const Node& node : g.nodes())
     if (node.name == name) return node.shape;
   throw Error("no node " + name);
-}
-
-// The value that leaves a cell: the shape of its last node.
-std::vector<Shape> cell_outputs(const Graph& g) {
-  std::vector<Shape> out(g.cells().size());
-  for (const Node& node : g.nodes()) out[static_cast<std::size_t>(node.cell)] = node.shape;
-  return out;
 }
 
 std::vector<std::string> cell_names(const Graph& g) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "unit/models/cell_outputs.h"
 
 namespace tessera {
 namespace {
@@ -11,12 +12,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::vector<Shape> cell_outputs(const Graph& g) {
-  std::vector<Shape> out(g.cells().size());
-  for (const Node& node : g.nodes()) out[static_cast<std::size_t>(node.cell)] = node.shape;
-  return out;
-}
 
 // 31.04 million is what the well-known PyTorch version with batch norm and transposed convolutions has for 3 channels
 // and 2 classes.

@@ -17,7 +17,7 @@ using test::relative_error;
 using test::write;
 
 // A few units of float32's rounding.
-constexpr double tolerance = 2e-6;
+constexpr double direct_tolerance = 2e-6;
 
 // Every window that there is, and some with more stride than taps: their inputs see nothing and get zeros.
 ConvCase any_case(Random& random) { return ConvCase(random, random.pick(1, 7), random.pick(1, 3)); }
@@ -30,15 +30,15 @@ TEST(Direct, EqualsFloat64InsideLargerMemory) {
     at::set_num_threads(1 + trial % 2);
     direct_forward(read(c.x), c.origin(), c.stride, c.weights, c.bias.defined() ? c.bias.data_ptr<float>() : nullptr,
                    write(c.y));
-    EXPECT_LT(relative_error(c.y.view, c.expected_y), tolerance);
+    EXPECT_LT(relative_error(c.y.view, c.expected_y), direct_tolerance);
     c.y.expect_frame_untouched();
     direct_input_gradient(read(c.dy), c.origin(), c.stride, c.weights, write(c.dx));
-    EXPECT_LT(relative_error(c.dx.view, c.expected_dx), tolerance);
+    EXPECT_LT(relative_error(c.dx.view, c.expected_dx), direct_tolerance);
     c.dx.expect_frame_untouched();
     const auto start = torch::randn_like(c.weights);
     const auto sum = start.clone();
     direct_weight_gradient(read(c.x), c.origin(), c.stride, read(c.dy), sum);
-    EXPECT_LT(relative_error(sum, start + c.expected_dw), tolerance);
+    EXPECT_LT(relative_error(sum, start + c.expected_dw), direct_tolerance);
     at::set_num_threads(1);
   }
 }
@@ -51,14 +51,14 @@ TEST(Direct, SinglePixelsWithoutGaps) {
     const auto x = torch::randn({2, channels, 13, 17}).contiguous(last), w = torch::randn({40, channels, 1, 1});
     const auto y = torch::full({2, 40, 13, 17}, std::nan("")).contiguous(last);
     direct_forward(rows_of<const float>(x), {0, 0}, 1, w, nullptr, rows_of<float>(y));
-    EXPECT_LT(relative_error(y, torch::conv2d(x.to(at::kDouble), w.to(at::kDouble))), tolerance);
+    EXPECT_LT(relative_error(y, torch::conv2d(x.to(at::kDouble), w.to(at::kDouble))), direct_tolerance);
     const auto dx = torch::full_like(x, std::nan("")), sum = torch::zeros_like(w);
     direct_input_gradient(rows_of<const float>(y), {0, 0}, 1, w, rows_of<float>(dx));
     direct_weight_gradient(rows_of<const float>(x), {0, 0}, 1, rows_of<const float>(y), sum);
     const auto x64 = x.to(at::kDouble).requires_grad_(true), w64 = w.to(at::kDouble).requires_grad_(true);
     (torch::conv2d(x64, w64) * y).sum().backward();
-    EXPECT_LT(relative_error(dx, x64.grad()), tolerance);
-    EXPECT_LT(relative_error(sum, w64.grad()), tolerance);
+    EXPECT_LT(relative_error(dx, x64.grad()), direct_tolerance);
+    EXPECT_LT(relative_error(sum, w64.grad()), direct_tolerance);
   }
 }
 
@@ -71,7 +71,7 @@ TEST(Direct, WeightGradientsOfLargeImagesKeepTheirDigits) {
   direct_weight_gradient(rows_of<const float>(x), {0, 0}, 1, rows_of<const float>(dy), sum);
   const auto w = torch::zeros({8, 4, 1, 1}, at::kDouble).requires_grad_(true);
   (torch::conv2d(x.to(at::kDouble), w) * dy).sum().backward();
-  EXPECT_LT(relative_error(sum, w.grad()), tolerance);
+  EXPECT_LT(relative_error(sum, w.grad()), direct_tolerance);
 }
 
 TEST(Direct, SameThreadsGiveTheSameBits) {

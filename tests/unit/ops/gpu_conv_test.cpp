@@ -3,13 +3,13 @@
 #include <torch/torch.h>
 
 #include <optional>
-#include <random>
 
 #include "support/compare.h"
 #include "support/device.h"
 #include "support/kernels.h"
 #include "tessera/ops/cuda/gpu.h"
 #include "tessera/runtime/parameters.h"
+#include "unit/ops/parts.h"
 
 namespace tessera {
 namespace {
@@ -20,56 +20,6 @@ using test::relative_error;
 constexpr double rounded = 4e-3, summed = 1e-5;
 
 at::TensorOptions options() { return at::TensorOptions(test::device()).dtype(at::kBFloat16); }
-
-// On the CPU, so that compute-sanitizer has nothing else to look at.
-at::Tensor exact(const at::Tensor& t) { return t.cpu().to(at::kDouble).contiguous(); }
-
-// Random numbers, channels-last, a part of something larger that is full of NaNs.
-class Part {
- public:
-  Part(std::int64_t samples, std::int64_t channels, std::int64_t rows, std::int64_t columns, std::int64_t above,
-       std::int64_t left)
-      : whole_(torch::full({samples, rows + above + 1, columns + left + 2, channels}, std::nan(""), options())
-                   .permute({0, 3, 1, 2})),
-        data(whole_.narrow(2, above, rows).narrow(3, left, columns)) {
-    data.copy_(torch::randn(data.sizes(), options()));
-  }
-  void expect_surroundings_untouched() const {
-    const auto around = whole_.numel() - data.numel();
-    data.zero_();
-    EXPECT_EQ(whole_.isnan().sum().item<std::int64_t>(), around);
-  }
-
- private:
-  at::Tensor whole_;
-
- public:
-  at::Tensor data;
-};
-
-class Numbers {
- public:
-  explicit Numbers(unsigned seed) : random_(seed) { torch::manual_seed(seed); }
-  std::int64_t pick(std::int64_t low, std::int64_t high) {
-    return std::uniform_int_distribution<std::int64_t>(low, high)(random_);
-  }
-  Part part(std::int64_t samples, std::int64_t channels, std::int64_t rows, std::int64_t columns) {
-    const std::int64_t above = pick(0, 2), left = pick(0, 3);
-    return {samples, channels, rows, columns, above, left};
-  }
-
- private:
-  std::mt19937 random_;
-};
-
-// What windows that begin at `origin` see, so that the first begins at 0.
-torch::Tensor from_origin(const torch::Tensor& in, Origin origin, std::int64_t kernel, std::int64_t stride,
-                          const at::Tensor& out) {
-  const auto end = [&](int axis, std::int64_t begin) {
-    return begin + (out.size(axis) - 1) * stride + kernel - in.size(axis);
-  };
-  return torch::constant_pad_nd(in, {-origin.column, end(3, origin.column), -origin.row, end(2, origin.row)}, 0);
-}
 
 struct Sizes {
   std::int64_t kernel, stride, in, out;
@@ -84,7 +34,7 @@ class GpuConv : public testing::TestWithParam<Sizes> {
 
 TEST_P(GpuConv, EqualsTorchInDouble) {
   const auto [kernel, stride, channels, outputs] = GetParam();
-  Numbers numbers(static_cast<unsigned>(kernel + 10 * stride + channels + outputs));
+  Numbers numbers(static_cast<unsigned>(kernel + 10 * stride + channels + outputs), options());
   constexpr int trials = 12;
   for (int trial = 0; trial < trials; ++trial) {
     // The last has so many tiles that every block of a weight gradient takes several, one after the other.
@@ -138,7 +88,7 @@ class Trained {
     graph_.conv(graph_.input(in), conv, "conv");
     parameters_.emplace(graph_, 0, 2, options(), 7);
     kernel_.emplace(graph_, *parameters_);
-    Numbers numbers(5);
+    Numbers numbers(5, options());
     input = {numbers.part(1, in.channels, in.height, in.width).data, in.box({0, 1})};
     const Shape& out = node().shape;
     upstream = {numbers.part(1, out.channels, out.height, out.width).data, out.box({0, 1})};

@@ -88,8 +88,8 @@ TEST(Kernel, MaxPoolGivesTiesToTheFirstPixelAndLetsNanThrough) {
       kernel.forward({inputs, image_box({0, 1}, {0, 1}, {0, 1}), image_box({0, 1}, {0, 1}, {0, 1}), pass, saved});
   Slab gradient{torch::ones_like(out.data), out.box};
   BackwardArgs args{inputs, out, {gradient}, {true}, {}, out.box, pass, saved};
-  EXPECT_TRUE(
-      torch::equal(kernel.input_gradients(args)[0].data.flatten().cpu(), torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
+  EXPECT_TRUE(torch::equal(kernel.input_gradients(args)[0].data.flatten().cpu(),
+                           torch::tensor({1.0, 0.0, 0.0, 0.0}, at::kDouble)));
   in.data[0][0][1][0] = std::nan("");
   EXPECT_TRUE(std::isnan(kernel.forward({inputs, out.box, out.box, pass, saved}).data.item<double>()));
 }

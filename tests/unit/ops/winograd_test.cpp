@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "unit/ops/conv_case.h"
 #include "support/compare.h"
 #include "support/kernels.h"
 #include "tessera/base/error.h"
+#include "unit/ops/conv_case.h"
 
 namespace tessera {
 namespace {
@@ -23,7 +23,7 @@ using test::write;
 
 // A few units of float32's rounding: the products are of transformed numbers, and their sums are as long as the
 // channels, or as the patches of a weight.
-constexpr double tolerance = 5e-6;
+constexpr double winograd_tolerance = 5e-6;
 
 TEST(Winograd, EqualsADirectConvolutionInsideLargerMemory) {
   Random random(1);
@@ -32,10 +32,10 @@ TEST(Winograd, EqualsADirectConvolutionInsideLargerMemory) {
     SCOPED_TRACE(c.str());
     winograd_forward(read(c.x), c.origin(), c.weights, c.bias.defined() ? c.bias.data_ptr<float>() : nullptr,
                      write(c.y));
-    EXPECT_LT(relative_error(c.y.view, c.expected_y), tolerance);
+    EXPECT_LT(relative_error(c.y.view, c.expected_y), winograd_tolerance);
     c.y.expect_frame_untouched();
     winograd_input_gradient(read(c.dy), c.origin(), c.weights, write(c.dx));
-    EXPECT_LT(relative_error(c.dx.view, c.expected_dx), tolerance);
+    EXPECT_LT(relative_error(c.dx.view, c.expected_dx), winograd_tolerance);
     c.dx.expect_frame_untouched();
   }
 }
@@ -50,7 +50,7 @@ TEST(Winograd, WeightGradientIsAddedWhateverTheThreads) {
     const auto start = torch::randn_like(c.weights);
     const auto sum = start.clone();
     winograd_weight_gradient(read(c.x), c.origin(), read(c.dy), sum);
-    EXPECT_LT(relative_error(sum, start + c.expected_dw), tolerance);
+    EXPECT_LT(relative_error(sum, start + c.expected_dw), winograd_tolerance);
   }
   at::set_num_threads(before);
 }
@@ -59,14 +59,14 @@ TEST(Winograd, WeightGradientsOfLargeImagesKeepTheirDigits) {
   torch::manual_seed(3);
   const int before = at::get_num_threads();
   at::set_num_threads(1);
-  // One float32 sum over all 16384 patches would be off by twice the tolerance.
+  // One float32 sum over all 16384 patches would be off by twice the winograd_tolerance.
   const auto last = at::MemoryFormat::ChannelsLast;
   const auto x = torch::randn({1, 4, 512, 512}).contiguous(last), dy = torch::randn({1, 4, 512, 512}).contiguous(last);
   const auto sum = torch::zeros({4, 4, 3, 3});
   winograd_weight_gradient(rows_of<const float>(x), {-1, -1}, rows_of<const float>(dy), sum);
   const auto w = torch::zeros({4, 4, 3, 3}, at::kDouble).requires_grad_(true);
   (torch::conv2d(x.to(at::kDouble), w, {}, 1, 1) * dy).sum().backward();
-  EXPECT_LT(relative_error(sum, w.grad()), tolerance);
+  EXPECT_LT(relative_error(sum, w.grad()), winograd_tolerance);
   at::set_num_threads(before);
 }
 
@@ -155,10 +155,10 @@ TEST(Winograd, TilesOfAConvolutionMakeTheWhole) {
           .narrow(3, kept.width().begin, kept.width().size())
           .add_(narrowed(part, kept).data);
     }
-    EXPECT_LT(relative_error(y, expected), tolerance);
-    EXPECT_LT(relative_error(dx, leaf.grad()), tolerance);
+    EXPECT_LT(relative_error(y, expected), winograd_tolerance);
+    EXPECT_LT(relative_error(dx, leaf.grad()), winograd_tolerance);
     for (std::size_t i = 0; i < weights.size(); ++i)
-      EXPECT_LT(relative_error(parameters.gradients[i], weights[i].grad()), tolerance) << "parameter " << i;
+      EXPECT_LT(relative_error(parameters.gradients[i], weights[i].grad()), winograd_tolerance) << "parameter " << i;
   }
 }
 

@@ -49,7 +49,7 @@ struct Message {
 };
 
 /// Messages of one sender, receiver and tag that wait for their other end: sends or receives, never both.
-struct Lane {
+struct Unmatched {
   std::deque<std::shared_ptr<Message>> sends, receives;
 };
 
@@ -62,7 +62,7 @@ struct Group {
   std::shared_ptr<World> world;
   std::vector<int> world_ranks;
   std::string name;
-  std::map<LaneKey, Lane> lanes;
+  std::map<LaneKey, Unmatched> lanes;
   std::map<std::int64_t, std::shared_ptr<Collective>> collectives;          ///< by number of the call
   std::map<std::pair<std::int64_t, int>, std::shared_ptr<Group>> children;  ///< by number of the split and color
   int joined = 0;
@@ -122,7 +122,7 @@ class MessageRequest final : public Request {
   bool done() const { return message_->state == Message::State::done; }
   void withdraw() {
     const Rank from = sends_ ? waiter_.rank : peer_, to = sends_ ? peer_ : waiter_.rank;
-    Lane& lane = waiter_.group->lanes.at({from, to, tag_});
+    Unmatched& lane = waiter_.group->lanes.at({from, to, tag_});
     std::erase(sends_ ? lane.sends : lane.receives, message_);
   }
   WaitWords words() const {
@@ -269,7 +269,7 @@ class ThreadCommunicator final : public Communicator {
     {
       const std::lock_guard lock(group_->world->mutex);
       group_->world->throw_if_failed();
-      Lane& lane = sends ? group_->lanes[{rank(), peer, tag}] : group_->lanes[{peer, rank(), tag}];
+      Unmatched& lane = sends ? group_->lanes[{rank(), peer, tag}] : group_->lanes[{peer, rank(), tag}];
       auto& waiting = sends ? lane.receives : lane.sends;
       if (waiting.empty()) {
         (sends ? lane.sends : lane.receives).push_back(mine);

@@ -1,22 +1,16 @@
 #include "tessera/ops/cpu/direct.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "tessera/ops/cpu/isa/product.h"
+#include "tessera/ops/cpu/scratch.h"
 
 namespace tessera {
 namespace {
-
-at::Tensor floats(std::int64_t n) { return at::empty({n}, at::TensorOptions().dtype(at::kFloat)); }
-std::int64_t whole_vectors(std::int64_t channels) {
-  const std::int64_t lane = product_kernels().lane;
-  return (channels + lane - 1) / lane * lane;
-}
 
 // Pixels of a row that are taken at once: enough to fetch the weights seldom, few enough for a core's second cache.
 constexpr std::int64_t pixels_together = 96;

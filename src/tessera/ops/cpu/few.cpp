@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/ops/cpu/isa/product.h"
+#include "tessera/ops/cpu/scratch.h"
 
 namespace tessera {
 namespace {
@@ -19,7 +20,7 @@ bool few_can(std::int64_t taps_and_channels) { return taps_and_channels % produc
 
 at::Tensor few_forward(const at::Tensor& windows, const at::Tensor& weights) {
   const std::int64_t pixels = windows.size(0), depth = windows.size(1), out = weights.size(0);
-  const std::int64_t lane = product_kernels().lane, whole = (pixels + lane - 1) / lane * lane;
+  const std::int64_t whole = whole_vectors(pixels);
   // The other way round, so that the weights are the left factor, which needs no panels: outputsᵀ = weights · windowsᵀ.
   at::Tensor panels = at::empty({whole * depth}, windows.options());
   if (whole != pixels) panels.zero_();

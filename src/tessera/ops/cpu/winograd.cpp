@@ -1,7 +1,6 @@
 #include "tessera/ops/cpu/winograd.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -10,14 +9,13 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/cpu/isa/product.h"
 #include "tessera/ops/cpu/isa/winograd.h"
+#include "tessera/ops/cpu/scratch.h"
 
 namespace tessera {
 namespace {
 
 using winograd::points;
 using winograd::WeightView;
-
-std::int64_t whole_vectors(std::int64_t channels) { return winograd::whole_vectors(channels, winograd_kernels().lane); }
 
 WeightView view_of(const at::Tensor& w, bool reversed) {
   ensure(w.size(2) == 3 && w.size(3) == 3 && w.stride(2) == 3 * w.stride(3), "weights of sizes ", w.sizes(),
@@ -53,8 +51,6 @@ TESSERA_INLINE void pixels_of(const Rows<T>& memory, std::int64_t sample, std::i
     }
   }
 }
-
-at::Tensor floats(std::int64_t n) { return at::empty({n}, at::TensorOptions().dtype(at::kFloat)); }
 
 // How a pass goes through the patches: some at a time, so that their values stay in a core's second cache.
 struct Groups {

@@ -143,6 +143,33 @@ ConvWeights weights_of(const at::Tensor& w) {
   return {w.data_ptr(), w.stride(0), w.stride(1), w.stride(2), w.stride(3)};
 }
 
+DepthwiseJob depthwise_job(const at::Tensor& in, Origin origin, std::int64_t kernel, std::int64_t stride,
+                           const at::Tensor& out) {
+  ensure(in.scalar_type() == out.scalar_type() && in.size(0) == out.size(0) && in.size(1) == out.size(1) &&
+             in.device() == out.device(),
+         "a depthwise convolution of ", in.scalar_type(), ' ', in.sizes(), " to ", out.scalar_type(), ' ', out.sizes());
+  const auto i = [](std::int64_t n) { return static_cast<int>(n); };
+  const std::int64_t count = 16 / static_cast<std::int64_t>(in.element_size());
+  return {i(kernel),
+          i(stride),
+          i(in.size(0)),
+          i(in.size(1)),
+          i(in.size(2)),
+          i(in.size(3)),
+          i(out.size(2)),
+          i(out.size(3)),
+          i(origin.row),
+          i(origin.column),
+          number_of(in.scalar_type()),
+          in_groups(in, count) && in_groups(out, count),
+          view_of(in),
+          view_of(out)};
+}
+// [tap][channel], as wide as sums.
+at::Tensor taps_of(const at::Tensor& weights) {
+  return weights.select(1, 0).permute({1, 2, 0}).to(wide_dtype(weights.scalar_type())).contiguous();
+}
+
 AffineSumJob sum_job(const std::vector<Affine>& terms, bool relu, const at::Tensor& out) {
   AffineSumJob job;
   for (std::size_t t = 0; t < terms.size(); ++t) job.term[t] = view_of(terms[t]);
@@ -189,8 +216,7 @@ at::Tensor sums_of_any(const std::vector<at::Tensor>& gradients, const Derivativ
   const Affine nothing{gradients[0], {}};
   const std::vector<const Affine*> all = d.terms.empty() ? std::vector<const Affine*>{&nothing} : d.terms;
   const std::int64_t channels = gradients[0].size(1), count = static_cast<std::int64_t>(all.size());
-  const Field field =
-      field_of(gradients[0], gradients.back(), d.output, all.front()->x, all.back()->x, g[0], g[1]);
+  const Field field = field_of(gradients[0], gradients.back(), d.output, all.front()->x, all.back()->x, g[0], g[1]);
   at::Tensor out = at::empty({count, 2, channels}, doubles(gradients[0]));
   const at::Tensor partials = at::empty({reduction_blocks(field), count, 2, channels}, sums(gradients[0]));
   GradientJob job;
@@ -385,6 +411,39 @@ void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor&
   const at::Tensor partials = at::empty({blocks, sum.numel()}, sum.options());
   const auto run = image ? conv_of_image_weights : conv_of_few_weights;
   run(job, partials.data_ptr<float>(), weights_of(sum), current_stream());
+}
+
+bool depthwise_can(std::int64_t kernel, std::int64_t stride) {
+  return (kernel == 3 || kernel == 5 || kernel == 7) && (stride == 1 || stride == 2);
+}
+
+void depthwise(const at::Tensor& in, Origin origin, const at::Tensor& weights, const at::Tensor& bias,
+               std::int64_t stride, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(in.device());
+  if (out.numel() == 0) return;
+  const at::Tensor taps = taps_of(weights), biases = bias.defined() ? bias.to(taps.scalar_type()).contiguous() : bias;
+  depthwise(depthwise_job(in, origin, weights.size(2), stride, out), taps.data_ptr(),
+            biases.defined() ? biases.data_ptr() : nullptr, current_stream());
+}
+
+void depthwise_input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights, std::int64_t stride,
+                              const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(out.device());
+  if (out.numel() == 0) return;
+  const at::Tensor taps = taps_of(weights);
+  depthwise_input_gradient(depthwise_job(out, origin, weights.size(2), stride, gradient), taps.data_ptr(),
+                           current_stream());
+}
+
+void depthwise_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient, std::int64_t stride,
+                               const at::Tensor& sum) {
+  const c10::cuda::CUDAGuard guard(in.device());
+  if (gradient.numel() == 0) return;
+  const std::int64_t kernel = sum.size(2);
+  const DepthwiseJob job = depthwise_job(in, origin, kernel, stride, gradient);
+  const at::Tensor partials = at::empty({depthwise_blocks(job), kernel, kernel, in.size(1)}, sums(in));
+  depthwise_weight_gradient(job, partials.data_ptr(), current_stream());
+  sum.select(1, 0).add_(partials.sum(0, false, at::kDouble).permute({2, 0, 1}));
 }
 
 void max_pool(const Windows& windows, const Shape& image, const PoolSide& in, const PoolSide& out,

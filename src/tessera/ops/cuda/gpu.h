@@ -91,6 +91,18 @@ void conv_input_gradient(const at::Tensor& gradient, Origin origin, const at::Te
 void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient, std::int64_t stride,
                           const at::Tensor& sum);
 
+/// Depthwise convolutions, of any type; weights are [channels, 1, kernel, kernel], in any order of dimensions. The bias
+/// may be undefined.
+bool depthwise_can(std::int64_t kernel, std::int64_t stride);
+void depthwise(const at::Tensor& in, Origin origin, const at::Tensor& weights, const at::Tensor& bias,
+               std::int64_t stride, const at::Tensor& out);
+/// The origin is forward's.
+void depthwise_input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights, std::int64_t stride,
+                              const at::Tensor& out);
+/// Adds to `sum`, which has the sizes of the weights.
+void depthwise_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient, std::int64_t stride,
+                               const at::Tensor& sum);
+
 /// One side of a pool: the slab's data and the box that it covers.
 struct PoolSide {
   at::Tensor data;

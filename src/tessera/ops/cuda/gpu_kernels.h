@@ -159,6 +159,24 @@ void conv_of_image(const ConvJob& job, const ConvWeights& weights, void* arrange
 int conv_of_image_blocks(const ConvJob& job);
 void conv_of_image_weights(const ConvJob& job, float* partials, const ConvWeights& gradient, void* stream);
 
+/// A depthwise convolution of any type: channels have a window each, of 3, 5 or 7 pixels on a side, with a stride of 1
+/// or 2. Weights are [tap][channel], biases by channel, both as wide as sums.
+struct DepthwiseJob {
+  int kernel = 3, stride = 1;
+  int samples = 0, channels = 0;
+  int in_rows = 0, in_columns = 0, out_rows = 0, out_columns = 0;
+  int top = 0, left = 0;
+  Number number = Number::float32;
+  bool vector = false;
+  View in, out;
+};
+void depthwise(const DepthwiseJob& job, const void* weights, const void* bias, void* stream);
+/// `in` is written, `out` is the gradient.
+void depthwise_input_gradient(const DepthwiseJob& job, const void* weights, void* stream);
+/// `partials`: blocks × taps × channels sums.
+int depthwise_blocks(const DepthwiseJob& job);
+void depthwise_weight_gradient(const DepthwiseJob& job, void* partials, void* stream);
+
 /// A window along one side; positions count from the start of the whole value.
 struct WindowSide {
   int kernel = 1, stride = 1, pad = 0, pad_end = 0;

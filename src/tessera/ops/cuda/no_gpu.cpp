@@ -32,6 +32,16 @@ bool conv_pays(const ConvSizes&, bool) { return false; }
 void conv(const at::Tensor&, Origin, const at::Tensor&, std::int64_t, const at::Tensor&) { refuse(); }
 void conv_input_gradient(const at::Tensor&, Origin, const at::Tensor&, const at::Tensor&) { refuse(); }
 void conv_weight_gradient(const at::Tensor&, Origin, const at::Tensor&, std::int64_t, const at::Tensor&) { refuse(); }
+bool depthwise_can(std::int64_t, std::int64_t) { return false; }
+void depthwise(const at::Tensor&, Origin, const at::Tensor&, const at::Tensor&, std::int64_t, const at::Tensor&) {
+  refuse();
+}
+void depthwise_input_gradient(const at::Tensor&, Origin, const at::Tensor&, std::int64_t, const at::Tensor&) {
+  refuse();
+}
+void depthwise_weight_gradient(const at::Tensor&, Origin, const at::Tensor&, std::int64_t, const at::Tensor&) {
+  refuse();
+}
 void max_pool(const Windows&, const Shape&, const PoolSide&, const PoolSide&, const at::Tensor&) { refuse(); }
 void max_pool_gradient(const Windows&, const Shape&, const PoolSide&, const PoolSide&, const at::Tensor&) { refuse(); }
 void avg_pool(const Windows&, const Shape&, bool, const PoolSide&, const PoolSide&) { refuse(); }

@@ -1,7 +1,6 @@
 #include "tessera/ops/conv_way.h"
 #include "tessera/ops/cpu/direct.h"
 #include "tessera/ops/cpu/winograd.h"
-#include "tessera/ops/cuda/gpu.h"
 
 namespace tessera {
 namespace {
@@ -85,33 +84,6 @@ class DirectWay final : public ConvWay {
   const ConvFacts facts_;
 };
 
-// Few channels, and images, of bfloat16 on GPUs.
-class GpuWay final : public ConvWay {
- public:
-  explicit GpuWay(const ConvFacts& facts) : facts_(facts) {}
-  std::string_view name() const override { return "gpu"; }
-  bool pays(const Box& out, ConvPass pass) const override {
-    return gpu::conv_pays(
-        {facts_.plain_kernel(), facts_.stride(), facts_.in_channels, facts_.out_channels, out.volume()},
-        pass == ConvPass::input_gradient);
-  }
-  void forward(const at::Tensor& in, Origin origin, const NodeParameters& parameters,
-               const at::Tensor& out) const override {
-    gpu::conv(in, origin, parameters.values[0], facts_.stride(), out);
-  }
-  void input_gradient(const at::Tensor& gradient, Origin origin, const at::Tensor& weights,
-                      const at::Tensor& out) const override {
-    gpu::conv_input_gradient(gradient, origin, weights, out);
-  }
-  void weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient,
-                       const at::Tensor& sum) const override {
-    gpu::conv_weight_gradient(in, origin, gradient, facts_.stride(), sum);
-  }
-
- private:
-  const ConvFacts facts_;
-};
-
 }  // namespace
 
 std::unique_ptr<ConvWay> winograd_way(const ConvFacts& facts) {
@@ -131,11 +103,6 @@ std::vector<std::unique_ptr<ConvWay>> cpu_conv_ways(const ConvFacts& facts) {
   if (facts.depthwise())
     if (auto way = depthwise_way(facts)) ways.push_back(std::move(way));
   return ways;
-}
-
-std::unique_ptr<ConvWay> gpu_conv_way(const ConvFacts& facts) {
-  if (facts.dtype != at::kBFloat16 || facts.bias || facts.plain_kernel() == 0) return nullptr;
-  return std::make_unique<GpuWay>(facts);
 }
 
 }  // namespace tessera
