@@ -36,6 +36,15 @@ template <>
 std::int64_t parsed(const std::string& text) {
   return std::stoll(text);
 }
+template <>
+double parsed(const std::string& text) {
+  return std::stod(text);
+}
+
+// Auxiliary heads are part of the network.
+std::optional<double> auxiliary_weight(const ModelOptions& model) {
+  return model.loss.auxiliary > 0 ? std::optional(model.loss.auxiliary) : std::nullopt;
+}
 
 // Takes stored values over flags that were not given, and finds those that say something else.
 class Taking {
@@ -125,6 +134,7 @@ RunDescription describe_run(const Options& o, const Job& job) {
   keep("num-filters", model.num_filters);
   keep("upsampling", model.upsampling);
   keep("model-output", model.output);
+  keep("auxiliary-weight", auxiliary_weight(model));
   return d;
 }
 
@@ -150,6 +160,9 @@ void take_description(Options& o, const std::string& path, const Warn& warn) {
   taking.option_of_network(use, "num-filters", o.model.num_filters);
   taking.option_of_network(use, "upsampling", o.model.upsampling);
   taking.option_of_network(use, "model-output", o.model.output);
+  auto auxiliary = auxiliary_weight(o.model);
+  taking.option_of_network(use, "auxiliary-weight", auxiliary);
+  o.model.loss.auxiliary = auxiliary.value_or(0);
   taking.fixed("num-classes", o.model.classes, use.classes);
   if (!use.class_names.empty()) taking.fixed("class-names", o.class_names, use.class_names);
   const std::string size = size_text(use.height, use.width);

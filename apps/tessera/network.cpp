@@ -11,8 +11,12 @@ namespace tessera {
 std::shared_ptr<const ForeignModule> ForeignModel::reference() const {
   auto out = std::make_shared<ForeignModule>();
   out->open = [from = file](at::ScalarType dtype) { return from->network(dtype); };
-  const auto trained = std::ranges::find(network.outputs, network.trained);
-  out->outputs = {static_cast<std::size_t>(trained - network.outputs.begin())};
+  const auto add = [&](const std::string& name) {
+    out->outputs.push_back(
+        static_cast<std::size_t>(std::ranges::find(network.outputs, name) - network.outputs.begin()));
+  };
+  add(network.trained);
+  for (const auto& name : network.auxiliary) add(name);
   out->dropouts = network.dropouts;
   return out;
 }
@@ -22,6 +26,7 @@ ForeignModel NetworkFiles::look(const ModelOptions& o) {
   if (!file) file = open_network(o.name);
   const ImportOptions options{.image = o.image,
                               .output = o.output.value_or(""),
+                              .auxiliary = o.loss.auxiliary > 0,
                               .random_start = o.random_start};
   try {
     return {file, import_network(file->program(), options)};

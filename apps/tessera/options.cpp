@@ -133,6 +133,22 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->check(CLI::IsMember({"sgd", "adam", "adamw"}))
       ->capture_default_str()
       ->group(group);
+  command
+      .add_option("--label-smoothing", o.model.loss.smoothing,
+                  "this share of every label is spread evenly over all classes; 0.1 is usual")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--class-weights", o.model.loss.class_weights,
+                  "what a label of each class counts in the loss, in the order of the classes: 1,4,2")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_option("--auxiliary-weight", o.model.loss.auxiliary,
+                  "network files with several outputs: train the others, too, and count their losses so much")
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--lr", optimizer.lr, "learning rate")->capture_default_str()->group(group);
   command.add_option("--momentum", optimizer.momentum, "of sgd")->capture_default_str()->group(group);
   command.add_option("--weight-decay", optimizer.weight_decay, "")->capture_default_str()->group(group);

@@ -195,5 +195,65 @@ INSTANTIATE_TEST_SUITE_P(All, Operations, testing::Combine(testing::ValuesIn(cas
                            return std::get<0>(row.param).name + "__" + std::get<1>(row.param).name;
                          });
 
+struct LossCase {
+  std::string name;
+  LabelKind labels;
+  LossOptions options;
+};
+
+void PrintTo(const LossCase& c, std::ostream* out) { *out << c.name; }
+
+Graph network_of(const LossCase& c) {
+  Graph g;
+  g.cell("a");
+  Value x = conv_norm_relu(g, g.input({3, 29, 27}), {.out = 8, .kernel = 3, .pad = 1}, "a");
+  g.cell("b");
+  std::vector<Value> side;
+  if (c.options.auxiliary > 0) side.push_back(g.conv(x, {.out = 5, .kernel = 1}, "side"));
+  x = g.conv(x, {.out = 5, .kernel = 3, .pad = 1}, "b");
+  g.cell("head");
+  if (c.labels == LabelKind::image) {
+    for (Value& v : side) v = g.flatten(g.global_avg_pool(v));
+    g.cross_entropy(g.flatten(g.global_avg_pool(x)), side);
+  } else {
+    g.pixel_cross_entropy(x, side);
+  }
+  g.set_loss(c.options);
+  return g;
+}
+
+std::vector<LossCase> losses() {
+  std::vector<LossCase> all;
+  for (const auto& [labels, of] : {std::pair{LabelKind::image, "images"}, {LabelKind::pixel, "pixels"}}) {
+    all.push_back({concat("smoothing_of_", of), labels, {.smoothing = 0.1}});
+    all.push_back({concat("weights_of_", of), labels, {.class_weights = {1, 4, 0.5, 0, 2}}});
+    all.push_back({concat("auxiliary_of_", of), labels, {.auxiliary = 0.4}});
+    all.push_back(
+        {concat("all_of_", of), labels, {.smoothing = 0.1, .class_weights = {1, 2, 3, 4, 5}, .auxiliary = 2}});
+    all.push_back({concat("both_of_", of), labels, {.smoothing = 0.3, .class_weights = {3, 1, 0.25, 1, 2}}});
+  }
+  return all;
+}
+
+std::vector<Named> plans_of_losses() {
+  auto all = plans();
+  all.push_back({"replicas", {.batch_size = 4, .grid = "1x2", .replicas = 2}});
+  return all;
+}
+
+class Losses : public testing::TestWithParam<std::tuple<LossCase, Named>> {};
+
+TEST_P(Losses, TrainLikeOneDevice) {
+  const auto& [c, plan] = GetParam();
+  expect_like_one_device(
+      {.name = {}, .model = {}, .plan = plan.plan, .recompute = plan.recompute, .graph = network_of(c)});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Losses,
+                         testing::Combine(testing::ValuesIn(losses()), testing::ValuesIn(plans_of_losses())),
+                         [](const auto& row) {
+                           return std::get<0>(row.param).name + "__" + std::get<1>(row.param).name;
+                         });
+
 }  // namespace
 }  // namespace tessera::golden

@@ -5,6 +5,7 @@
 
 #include "dice.h"
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/plan/plan.h"
 
 namespace tessera::plans {
@@ -164,10 +165,21 @@ void draw_training(Draft& d) {
   if (optimizer == "sgd") d.maybe(0.4, "--momentum", {0.0, 0.5, 0.9});
   d.maybe(0.3, "--weight-decay", {0.01, 1e-4});
   d.maybe(0.3, "--clip-norm", {0.01, 0.1, 1.0, 100.0});
-  d.maybe<std::string>(0.3, "--lr-schedule", {"constant", "step", "cosine"});
+  d.maybe(0.2, "--label-smoothing", {0.1, 0.5});
+  if (dice.chance(0.2)) {
+    std::vector<std::string> weights;
+    for (std::int64_t c = 0; c < std::stoll(d.flags.at("--num-classes")); ++c)
+      weights.push_back(dice.one_of<std::string>({"1", "2", "0.25", "0"}));
+    weights.front() = "3";  // something counts
+    d.set("--class-weights", join(weights, ","));
+  }
+  const auto schedule = dice.one_of<std::string>({"constant", "step", "cosine"});
+  if (dice.chance(0.3)) d.set("--lr-schedule", schedule);
+  if (d.flags.contains("--lr-schedule") && schedule == "step") {
+    d.maybe(0.5, "--lr-step-every", {1, 2});
+    d.maybe(0.5, "--lr-step-factor", {0.5, 0.1});
+  }
   d.maybe(0.2, "--warmup-steps", {1, 2, 5});
-  d.maybe(0.1, "--lr-step-every", {1, 2});
-  d.maybe(0.1, "--lr-step-factor", {0.5, 0.1});
   d.maybe(0.5, "--steps", {1, 2, 3, 4});
   d.maybe<std::string>(0.6, "--recompute", {"none", "norm", "block"});
   if (dice.chance(0.7)) d.set("--seed", dice.number(0, 1'000'000));

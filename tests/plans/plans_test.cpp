@@ -25,15 +25,31 @@ TEST(Draw, APlanDependsOnSeedAndNumberAlone) {
 // What the flags allow and the generator never draws is a gap. These are known not to be drawn.
 TEST(Draw, EveryFlagOfVerifyIsDrawnSometimes) {
   const std::set<std::string> known{
-      "--help",         "--config",       "--json",        "--verbose",
-      "--quiet",        "--tolerance",  // what is printed
-      "--app",          "--datapath",     "--class-names", "--on-bad-image",
-      "--mean",         "--std",  // files: tests/golden/files_test.cpp
-      "--mask-values",  "--mask-ignore",  "--device",      "--transport",
-      "--tf32",         "--cudnn-search", "--dtype",  // GPUs, and what has too few digits
-      "--num-epochs",   "--memory-limit",             // nothing that is computed
-      "--crop-max",                                   // less than all of it is --crop-min
-      "--model-output", "--init",                     // networks of files: tests/python/import_networks.py
+      "--help",
+      "--config",
+      "--json",
+      "--verbose",
+      "--quiet",
+      "--tolerance",  // what is printed
+      "--app",
+      "--datapath",
+      "--class-names",
+      "--on-bad-image",
+      "--mean",
+      "--std",  // files: tests/golden/files_test.cpp
+      "--mask-values",
+      "--mask-ignore",
+      "--device",
+      "--transport",
+      "--tf32",
+      "--cudnn-search",
+      "--dtype",  // GPUs, and what has too few digits
+      "--num-epochs",
+      "--memory-limit",  // nothing that is computed
+      "--crop-max",      // less than all of it is --crop-min
+      "--auxiliary-weight",
+      "--model-output",
+      "--init",  // networks of files: tests/python/import_networks.py
   };
   const ModelRegistry models = models_with_random();
   std::set<std::string> drawn;

@@ -61,6 +61,9 @@ def check_networks(folder):
         ("densenet", small.densenet(), None, "--image-size 64 --batch-size 4"),
         ("attention_unet", small.AttentionUNet(), None, "--image-size 43x57 --batch-size 2"),
         ("mixed", small.Mixed(), None, "--image-size 37x41 --batch-size 4 --parts 2"),
+        ("two_heads", small.TwoHeads(), None, "--image-size 37x41 --batch-size 4 --parts 2 --auxiliary-weight 0.4 "
+         "--label-smoothing 0.1 --class-weights 1,2,0.5,1,3"),
+        ("two_planes", small.TwoPlanes(), None, "--image-size 37x41 --batch-size 2 --auxiliary-weight 0.5"),
     ]
     for name, network, traced, flags in networks:
         path = os.path.join(folder, name + ".pt")
@@ -103,6 +106,9 @@ def check_refusals(folder):
     expect(0, ["trainable parameters"], *show(fixed))
     expect(2, ["head.weight", "--image-size"], "show", fixed, "--image-size", "48")
     expect(2, ["--model-output", "main, other"], *show(whole, "--model-output", "third"))
+    expect(2, ["--auxiliary-weight", "no output beside"], "plan", "--model", fixed, "--image-size", "32",
+           "--auxiliary-weight", "0.4")
+    expect(2, ["--class-weights has 2 numbers", "4 classes"], "plan", "--model", whole, "--class-weights", "1,2")
     expect(2, ["--num-classes"], "plan", "--model", whole, "--num-classes", "7")
     expect(2, ["--depth"], "plan", "--model", whole, "--depth", "20")
     expect(2, ["--init means nothing"], "plan", "--model", "resnet18", "--init", "random")

@@ -1,4 +1,6 @@
 """Networks for the tests of the import, as somebody would write them in PyTorch: small, with few channels."""
+from typing import Dict
+
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -75,6 +77,36 @@ class Mixed(nn.Module):
         x = torch.cat([F.hardtanh(b, -2.0, 2.0), F.selu(a)], 1)
         x = F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False).flatten(2).mean(2)
         return {"main": self.head(self.last(x)), "other": self.other(x)}
+
+
+class TwoHeads(nn.Module):
+    """An auxiliary head in the middle, as googlenet has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.side, self.head = nn.Linear(8, 5), nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = self.first(x)
+        side = self.side(self.pool(x).flatten(1))
+        return self.head(self.pool(self.second(x)).flatten(1)), side
+
+
+class TwoPlanes(nn.Module):
+    """Masks, with an auxiliary head of another size, as fcn and deeplabv3 return them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(8, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.side, self.head = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x) -> Dict[str, torch.Tensor]:
+        first = self.first(x)
+        return {"out": self.head(self.second(first)), "aux": self.side(first)}
 
 
 class DataLoop(nn.Module):

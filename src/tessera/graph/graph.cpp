@@ -61,11 +61,28 @@ Value Graph::add_node(const std::function<OperationPtr()>& make, std::vector<Val
   return {static_cast<int>(nodes_.size()) - 1};
 }
 
-Value Graph::pixel_cross_entropy(Value logits) {
+Value Graph::cross_entropy(Value logits, std::vector<Value> auxiliary) {
+  auxiliary.insert(auxiliary.begin(), logits);
+  return make<CrossEntropy>(std::move(auxiliary), "loss", LabelKind::image);
+}
+
+Value Graph::pixel_cross_entropy(Value logits, std::vector<Value> auxiliary) {
   const Shape &plane = shape(logits), &image = nodes_.front().shape;
   require(plane.height == image.height && plane.width == image.width, "node 'loss': a mask has the ", image.height, "x",
           image.width, " pixels of its image, but the logits have ", plane.height, "x", plane.width);
-  return make<CrossEntropy>({logits}, "loss", LabelKind::pixel);
+  auxiliary.insert(auxiliary.begin(), logits);
+  return make<CrossEntropy>(std::move(auxiliary), "loss", LabelKind::pixel);
+}
+
+void Graph::set_loss(const LossOptions& options) {
+  require(!nodes_.empty() && nodes_.back().op && nodes_.back().op->kind() == CrossEntropy().kind(),
+          "--label-smoothing, --class-weights and --auxiliary-weight are for cross entropy, but the network ends in ",
+          nodes_.empty() || !nodes_.back().op ? "no loss" : nodes_.back().op->kind());
+  Node& loss = nodes_.back();
+  require(options.auxiliary == 0 || loss.inputs.size() > 1, "--auxiliary-weight ", options.auxiliary,
+          ": the network has no output beside the trained one");
+  loss.op = std::make_shared<CrossEntropy>(label_kind(), options);
+  loss.shape = loss.op->output_shape(input_shapes(loss));
 }
 
 std::vector<Shape> Graph::input_shapes(const Node& node) const {
@@ -103,6 +120,10 @@ Value Graph::logits() const {
 LabelKind Graph::label_kind() const {
   const auto labels = nodes_.empty() || !nodes_.back().op ? std::nullopt : nodes_.back().op->loss_labels();
   return labels.value_or(LabelKind::image);
+}
+
+std::vector<double> Graph::loss_weights() const {
+  return nodes_.empty() || !nodes_.back().op ? std::vector<double>() : nodes_.back().op->loss_weights();
 }
 
 Cost Graph::cost(const Node& node, std::int64_t samples) const {

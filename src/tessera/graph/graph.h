@@ -92,7 +92,9 @@ class Graph {
   /// Arithmetic.
   Value add(Value a, Value b) { return combine(Combine::sum, a, b); }
   Value multiply(Value a, Value b) { return combine(Combine::product, a, b); }
-  Value prelu(Value x, std::string name, bool by_channel = true) { return make<PRelu>({x}, std::move(name), by_channel); }
+  Value prelu(Value x, std::string name, bool by_channel = true) {
+    return make<PRelu>({x}, std::move(name), by_channel);
+  }
   Value slice_channels(Value x, std::int64_t first, std::int64_t count) {
     return make<SliceChannels>({x}, {}, first, count);
   }
@@ -103,9 +105,12 @@ class Graph {
   }
   Value flatten(Value x) { return make<Flatten>({x}, {}); }
   Value linear(Value x, const LinearOptions& o, std::string name) { return make<Linear>({x}, std::move(name), o); }
-  /// The end of the graph: a label for every image, or for every pixel of it.
-  Value cross_entropy(Value logits) { return make<CrossEntropy>({logits}, "loss", LabelKind::image); }
-  Value pixel_cross_entropy(Value logits);
+  /// The end of the graph: a label for every image, or for every pixel of it. Logits of auxiliary heads may follow, to
+  /// be weighed by set_loss().
+  Value cross_entropy(Value logits, std::vector<Value> auxiliary = {});
+  Value pixel_cross_entropy(Value logits, std::vector<Value> auxiliary = {});
+  /// Changes the options of that cross entropy. Throws UsageError if the graph ends in another loss, or in none.
+  void set_loss(const LossOptions& options);
   /// Any operation, a user's own too. Throws UsageError that names the node if the shapes do not fit.
   Value add_node(OperationPtr op, std::vector<Value> inputs, std::string name = {});
 
@@ -127,6 +132,8 @@ class Graph {
   Value logits() const;
   /// What the loss needs labels for; images, if it does not say otherwise.
   LabelKind label_kind() const;
+  /// What a label of each class counts in the loss; empty: 1.
+  std::vector<double> loss_weights() const;
   /// Cost of a node for all positions of `samples` samples.
   Cost cost(const Node& node, std::int64_t samples) const;
 

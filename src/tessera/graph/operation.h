@@ -142,6 +142,8 @@ class Operation {
   virtual std::optional<PointwiseFormula> formula() const { return std::nullopt; }
   /// Of a loss, the end of a graph: what it wants labels for.
   virtual std::optional<LabelKind> loss_labels() const { return std::nullopt; }
+  /// A loss whose labels do not all count the same: what one of each class counts.
+  virtual std::vector<double> loss_weights() const { return {}; }
 };
 
 /// What point-wise operations have in common: the step that they become part of says what backward needs.

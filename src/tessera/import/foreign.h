@@ -31,8 +31,8 @@ struct ForeignNode {
   std::vector<ForeignArgument> inputs;
   std::vector<int> outputs;
   std::optional<Thing> constant = {};
-  std::vector<std::string> names = {};    ///< of a tuple's fields
-  std::vector<ForeignBlock> blocks = {};  ///< of a branch or a loop
+  std::vector<std::string> names = {};  ///< of a tuple's fields
+  std::vector<ForeignBlock> blocks;     ///< of a branch or a loop
   Whereabouts where = {};
   std::string overload = {};  ///< where the file says which one
 };

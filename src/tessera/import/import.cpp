@@ -32,15 +32,15 @@ void collect(const Thing& thing, const std::string& name, std::vector<Output>& o
   }
 }
 
-// The graph again, with nothing in it that `logits` do not depend on, cut into cells, and with its loss.
+// The graph again, with nothing in it that the logits of all heads do not depend on, cut into cells, and with its loss.
 class Finisher {
  public:
   Finisher(const Translation& from, ImportedNetwork& to) : from_(from), graph_(from.graph), out_(to) {}
 
-  void finish(Value logits) {
+  void finish(const std::vector<Value>& heads) {
     std::vector<bool> needed(graph_.nodes().size());
     needed[0] = true;
-    needed[static_cast<std::size_t>(logits.id)] = true;
+    for (const Value head : heads) needed[static_cast<std::size_t>(head.id)] = true;
     for (std::size_t n = needed.size(); n-- > 1;)
       if (needed[n])
         for (const Value v : graph_.nodes()[n].inputs) needed[static_cast<std::size_t>(v.id)] = true;
@@ -49,7 +49,7 @@ class Finisher {
     for (std::size_t n = 0; n < needed.size(); ++n)
       if (needed[n]) modules.push_back(from_.where[n].module);
     copy(needed, find_cells(out_.graph, modules));
-    add_loss(logits);
+    add_loss(heads);
   }
 
  private:
@@ -73,13 +73,16 @@ class Finisher {
     out_.graph = std::move(g);
   }
 
-  void add_loss(Value logits) {
+  void add_loss(const std::vector<Value>& heads) {
     Graph& g = out_.graph;
-    const Value main = place_[static_cast<std::size_t>(logits.id)];
+    std::vector<Value> auxiliary;
+    for (const Value head : heads) auxiliary.push_back(place_[static_cast<std::size_t>(head.id)]);
+    const Value main = auxiliary.front();
+    auxiliary.erase(auxiliary.begin());
     if (g.shape(main).positions() == 1)
-      g.cross_entropy(main);
+      g.cross_entropy(main, auxiliary);
     else
-      g.pixel_cross_entropy(main);
+      g.pixel_cross_entropy(main, auxiliary);
   }
 
   const Translation& from_;
@@ -134,14 +137,22 @@ ImportedNetwork import_network(const ForeignProgram& program, const ImportOption
     require(main != outputs.end() || !out.unsupported.empty(), "--model-output ", options.output,
             ": the network returns ", join(out.outputs, ", "));
   }
-  // What only other outputs depend on is not needed.
-  if (main != outputs.end() && main->thing.tensor())
+  // What only outputs depend on that are not trained is not needed.
+  const auto known = [](const Output& output) { return output.thing.tensor() != nullptr; };
+  if (main != outputs.end() && (options.auxiliary ? std::ranges::all_of(outputs, known) : known(*main)))
     std::erase_if(out.unsupported, [](const Unsupported& u) { return !u.everywhere; });
   if (!out.unsupported.empty()) return out;
   require(main != outputs.end(), "the network returns no tensor");
   out.trained = main->name;
   ensure(main->thing.tensor() != nullptr, "an output that is not known");
-  Finisher(t, out).finish(logits_of(t, *main));
+  std::vector<Value> heads{logits_of(t, *main)};
+  if (options.auxiliary)
+    for (auto other = outputs.begin(); other != outputs.end(); ++other) {
+      if (other == main) continue;
+      out.auxiliary.push_back(other->name);
+      heads.push_back(logits_of(t, *other));
+    }
+  Finisher(t, out).finish(heads);
   std::set<std::string> used;
   for (const auto& [name, spec] : out.graph.parameters()) {
     used.insert(name);

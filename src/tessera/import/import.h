@@ -12,6 +12,7 @@ namespace tessera {
 struct ImportOptions {
   Shape image{3, 224, 224};
   std::string output;         ///< of a dictionary or tuple of outputs, the one to train; empty: the first
+  bool auxiliary = false;     ///< the others are trained beside it, as auxiliary heads
   bool random_start = false;  ///< the operations' own first values, not those of the file
 };
 
@@ -27,6 +28,7 @@ struct ImportedNetwork {
   std::vector<Unsupported> unsupported;  ///< of what the trained output depends on
   std::vector<std::string> outputs;      ///< names of all of them; one without a name: "0"
   std::string trained;                   ///< of these: the one that is trained
+  std::vector<std::string> auxiliary;    ///< and those that are trained beside it
   std::vector<std::string> unused;       ///< weights that the trained output does not depend on
   std::int64_t norms = 0, frozen_norms = 0, idle_dropouts = 0;
   std::vector<std::string> dropouts;  ///< nodes, in the order in which the network runs them; some may be unused

@@ -36,7 +36,11 @@ Graph ModelRegistry::build(const ModelOptions& options) const {
   problems.check(options.image.height > 0 && options.image.width > 0, "--image-size ", options.image.height, "x",
                  options.image.width, " must be at least 1x1");
   Graph graph;
-  if (problems.empty()) problems.absorb([&] { graph = file ? files_->build(options) : found->second.build(options); });
+  if (problems.empty())
+    problems.absorb([&] {
+      graph = file ? files_->build(options) : found->second.build(options);
+      if (!options.loss.plain()) graph.set_loss(options.loss);
+    });
   problems.throw_if_any();
   return graph;
 }

@@ -21,6 +21,7 @@ struct ModelOptions {
   std::optional<std::int64_t> num_layers;   ///< --num-layers: amoebanet, unet
   std::optional<std::int64_t> num_filters;  ///< --num-filters: amoebanet, unet
   std::optional<std::string> upsampling;    ///< --upsampling: unet; transposed or bilinear
+  LossOptions loss;                         ///< --label-smoothing, --class-weights, --auxiliary-weight
   // Of networks that are read from files.
   std::optional<std::string> output;  ///< --model-output: of several, the one that is trained
   bool random_start = false;          ///< --init random: not with the file's weights

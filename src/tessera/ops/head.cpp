@@ -1,8 +1,13 @@
 // Flatten, linear and the loss.
 #include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+
+#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/families.h"
@@ -64,32 +69,78 @@ class LinearKernel final : public Kernel {
   NodeParameters parameters_;
 };
 
-// A row of logits for each sample or pixel.
+// Rows of logits, one for each sample or pixel; for each head one.
 class CrossEntropyKernel final : public Kernel {
  public:
-  explicit CrossEntropyKernel(const CrossEntropy& op) : op_(op) {}
+  CrossEntropyKernel(const CrossEntropy& op, std::int64_t classes, const at::TensorOptions& activations) : op_(op) {
+    const std::vector<double>& given = op.options.class_weights;
+    if (op.options.smoothing == 0 && given.empty()) return;
+    const auto options = activations.dtype(wide_dtype(activations.dtype().toScalarType()));
+    weights_ = given.empty() ? at::ones({classes}, options) : at::tensor(given, at::kDouble).to(options);
+    total_ = given.empty() ? static_cast<double>(classes) : std::accumulate(given.begin(), given.end(), 0.0);
+  }
+
   Slab forward(const ForwardArgs& args) override {
-    const at::Tensor logits = as_rows(narrowed(args.inputs[0], args.out)), labels = labels_of(args.pass);
-    ensure(labels.size(0) == logits.size(0), "the loss has ", logits.size(0), " rows of logits but ", labels.size(0),
-           " labels");
-    const at::Tensor log_probability = at::_log_softmax(logits.to(wide_dtype(logits.scalar_type())), 1, false);
-    args.saved = {log_probability};
-    at::Tensor losses = log_probability.gather(1, labels).neg_();
+    args.saved.clear();
+    // Losses of other networks are compared with: evaluations have the plain one, of the network's own head.
+    const std::size_t heads = args.pass.evaluating ? 1 : args.inputs.size();
+    at::Tensor losses;
+    for (std::size_t head = 0; head < heads; ++head) {
+      const at::Tensor of_head = losses_of(args, head);
+      losses = head == 0 ? of_head : losses.add_(of_head, op_.options.auxiliary);
+    }
     if (by_pixel()) losses.masked_fill_(ignored(args.pass), 0);
     return as_plane(losses, args.out);
   }
+
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
     // The incoming gradient is one per sample or pixel and already holds the mean's 1/terms.
     at::Tensor gradient = as_rows(args.gradients[0]);
     if (by_pixel()) gradient = gradient.masked_fill(ignored(args.pass), 0);
-    at::Tensor dx = args.saved[0].exp().mul_(gradient);
-    dx.scatter_add_(1, labels_of(args.pass), gradient.neg());
-    if (args.pass.options.dtype() == at::kBFloat16) dx = dx.to(at::kBFloat16);
-    return {as_plane(dx, args.gradients[0].box)};
+    const at::Tensor labels = labels_of(args.pass);
+    std::vector<Slab> out;
+    for (std::size_t head = 0; head < args.saved.size(); ++head) {
+      if (head == 1) gradient = gradient.mul(op_.options.auxiliary);
+      at::Tensor dx = gradient_of(args.saved[head], gradient, labels);
+      if (args.pass.options.dtype() == at::kBFloat16) dx = dx.to(at::kBFloat16);
+      out.push_back(as_plane(dx, args.gradients[0].box));
+    }
+    return out;
   }
 
  private:
+  // Keeps the logarithms of the probabilities.
+  at::Tensor losses_of(const ForwardArgs& args, std::size_t head) const {
+    const at::Tensor logits = as_rows(narrowed(args.inputs[head], args.out)), labels = labels_of(args.pass);
+    ensure(labels.size(0) == logits.size(0), "the loss has ", logits.size(0), " rows of logits but ", labels.size(0),
+           " labels");
+    const at::Tensor log_probability = at::_log_softmax(logits.to(wide_dtype(logits.scalar_type())), 1, false);
+    args.saved.push_back(log_probability);
+    at::Tensor losses = log_probability.gather(1, labels).neg_();
+    if (weights_.defined() && !args.pass.evaluating) {
+      losses.mul_(weights_.take(labels)).mul_(1 - op_.options.smoothing);
+      losses.flatten().addmv_(log_probability, weights_, 1, -spread());
+    }
+    return losses;
+  }
+
+  at::Tensor gradient_of(const at::Tensor& log_probability, const at::Tensor& gradient,
+                         const at::Tensor& labels) const {
+    // What is taken from the label's own class, and from all of them.
+    at::Tensor own = gradient, all = gradient;
+    if (weights_.defined()) {
+      own = weights_.take(labels).mul_(gradient).mul_(1 - op_.options.smoothing);
+      all = at::add(own, gradient, spread() * total_);
+    }
+    at::Tensor dx = log_probability.exp().mul_(all);
+    dx.scatter_add_(1, labels, own.neg());
+    if (weights_.defined()) dx.addr_(gradient.flatten(), weights_, 1, -spread());
+    return dx;
+  }
+
   bool by_pixel() const { return op_.labels == LabelKind::pixel; }
+  /// What each class gets of a label.
+  double spread() const { return op_.options.smoothing / static_cast<double>(weights_.numel()); }
   static at::Tensor as_rows(const Slab& slab) {
     return slab.data.permute({0, 2, 3, 1}).reshape({-1, slab.data.size(1)});
   }
@@ -108,6 +159,8 @@ class CrossEntropyKernel final : public Kernel {
   }
 
   const CrossEntropy& op_;
+  at::Tensor weights_;  ///< by class; undefined: the plain loss
+  double total_ = 0;    ///< of them
 };
 
 }  // namespace
@@ -117,8 +170,9 @@ void add_head_kernels(Kernels& kernels) {
   kernels.add("linear", [](const KernelRequest& r) {
     return std::make_unique<LinearKernel>(r.op<Linear>(), r.parameters_of_node());
   });
-  kernels.add("cross_entropy",
-              [](const KernelRequest& r) { return std::make_unique<CrossEntropyKernel>(r.op<CrossEntropy>()); });
+  kernels.add("cross_entropy", [](const KernelRequest& r) {
+    return std::make_unique<CrossEntropyKernel>(r.op<CrossEntropy>(), r.input_shapes()[0].channels, r.activations);
+  });
 }
 
 }  // namespace tessera

@@ -34,9 +34,9 @@ struct StatisticsShare {
 struct PassInfo {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
-  /// What the loss is a mean of: the samples of the whole batch, not of the micro, or its pixels that have a label.
-  /// None: the loss is 0.
-  std::int64_t loss_terms = 1;
+  /// What the loss is a mean of: the samples of the whole batch, not of the micro, or its pixels that have a label,
+  /// each counted as its class is. None: the loss is 0.
+  double loss_terms = 1;
   /// Of the rank's samples of the micro: [samples], int64. Where pixels have labels, all over the box of the loss that
   /// the rank makes: [samples, rows, columns], int64 or uint8.
   at::Tensor labels;

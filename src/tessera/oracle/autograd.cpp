@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/oracle/reference.h"
+#include "tessera/runtime/loss_terms.h"
 
 namespace tessera {
 struct AutogradOracle::Impl {
@@ -94,8 +95,9 @@ AutogradOracle::~AutogradOracle() = default;
 double AutogradOracle::step(const at::Tensor& images, const at::Tensor& labels, std::int64_t micros) {
   impl_->optimizer->zero_grad();
   const bool by_pixel = impl_->graph.label_kind() == LabelKind::pixel;
-  const double terms =
-      by_pixel ? labels.ne(CrossEntropy::ignored_label).sum().item<double>() : static_cast<double>(images.size(0));
+  const auto weights = impl_->graph.loss_weights();
+  const double terms = by_pixel || !weights.empty() ? weight_of_labels(labels, weights, impl_->graph.label_kind())
+                                                    : static_cast<double>(images.size(0));
   const std::int64_t size = images.size(0) / micros;
   double loss = 0;
   for (std::int64_t m = 0; m < micros; ++m) {

@@ -29,9 +29,16 @@ const Node* next_node() {
 // Of a batch of the node's values: 1 for what is kept.
 torch::Tensor kept(const Node& node, const torch::Tensor& x) {
   const Shape& s = node.shape;
-  const torch::Tensor like = torch::empty({1}, x.options()).expand({x.size(0), s.channels, s.height, s.width});
-  const RandomStream random(waiting->draw.seed ^ stream_of(node.name), static_cast<std::uint64_t>(waiting->draw.step));
-  return kept_by(dynamic_cast<const Dropout&>(*node.op), like, random, waiting->draw.first_sample);
+  const std::vector<torch::Tensor> like{
+      torch::empty({1}, x.options()).expand({x.size(0), s.channels, s.height, s.width})};
+  const auto& draw = waiting->draw;
+  return kept_by({.node = node,
+                  .inputs = like,
+                  .parameter = {},
+                  .labels = {},
+                  .seed = draw.seed,
+                  .step = draw.step,
+                  .first_sample = draw.first_sample});
 }
 
 // The module may have the same numbers in other dimensions.

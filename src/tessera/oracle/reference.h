@@ -38,9 +38,9 @@ struct ReferenceArgs {
   RandomStream random() const { return RandomStream(seed ^ stream_of(node.name), static_cast<std::uint64_t>(step)); }
 };
 
-/// Which elements, channels or samples of x, [samples, channels, rows, columns], are kept: of x's shape, or 1 along
-/// what is dropped as a whole.
-torch::Tensor kept_by(const Dropout& op, const torch::Tensor& x, const RandomStream& random, std::int64_t first_sample);
+/// Which elements, channels or samples of its input a dropout keeps: of x's shape, or 1 along what is dropped as a
+/// whole.
+torch::Tensor kept_by(const ReferenceArgs& dropout);
 
 using Reference = std::function<torch::Tensor(const ReferenceArgs&)>;
 

@@ -77,7 +77,7 @@ torch::Tensor layer_normed(const ReferenceArgs& a) {
 
 torch::Tensor dropped(const ReferenceArgs& a) {
   if (a.evaluating) return a.x();
-  return a.x() * kept_by(a.op<Dropout>(), a.x(), a.random(), a.first_sample) / (1 - a.op<Dropout>().probability);
+  return a.x() * kept_by(a) / (1 - a.op<Dropout>().probability);
 }
 
 torch::Tensor pooled(const ReferenceArgs& a) {
@@ -112,9 +112,17 @@ torch::Tensor linear(const ReferenceArgs& a) {
 }
 
 torch::Tensor loss(const ReferenceArgs& a) {
-  auto sum = F::CrossEntropyFuncOptions().reduction(torch::kSum);
-  if (a.op<CrossEntropy>().labels == LabelKind::image) return F::cross_entropy(a.x().flatten(1), a.labels, sum);
-  return F::cross_entropy(a.x(), a.labels, sum.ignore_index(CrossEntropy::ignored_label));
+  const LossOptions& o = a.op<CrossEntropy>().options;
+  auto sum = F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(o.smoothing);
+  if (!o.class_weights.empty()) sum.weight(torch::tensor(o.class_weights, torch::kDouble).to(a.x().options()));
+  const bool image = a.op<CrossEntropy>().labels == LabelKind::image;
+  if (!image) sum.ignore_index(CrossEntropy::ignored_label);
+  const auto of_head = [&](const torch::Tensor& x) {
+    return F::cross_entropy(image ? x.flatten(1) : x, a.labels, sum);
+  };
+  torch::Tensor total = of_head(a.x());
+  for (std::size_t head = 1; head < a.inputs.size(); ++head) total = total + o.auxiliary * of_head(a.inputs[head]);
+  return total;
 }
 
 torch::Tensor padded_by(const ReferenceArgs& a) {
@@ -209,12 +217,12 @@ std::map<std::string, Reference, std::less<>> built_in() {
 
 }  // namespace
 
-torch::Tensor kept_by(const Dropout& op, const torch::Tensor& x, const RandomStream& random,
-                      std::int64_t first_sample) {
-  torch::Tensor like = x;
+torch::Tensor kept_by(const ReferenceArgs& dropout) {
+  const auto& op = dropout.op<Dropout>();
+  torch::Tensor like = dropout.x();
   if (op.of != DropoutOf::elements) like = like.narrow(2, 0, 1).narrow(3, 0, 1);
   if (op.of == DropoutOf::samples) like = like.narrow(1, 0, 1);
-  return uniform_like(like, random, first_sample).lt(1 - op.probability);
+  return uniform_like(like, dropout.random(), dropout.first_sample).lt(1 - op.probability);
 }
 
 std::map<std::string, Reference, std::less<>>& references() {

@@ -55,7 +55,7 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
   expect_gradients(state);
   if (makes_loss()) {
     const Slab& losses = value(state, program_.steps.back().output);
-    const double share = state.pass.loss_terms > 0 ? 1.0 / static_cast<double>(state.pass.loss_terms) : 0;
+    const double share = state.pass.loss_terms > 0 ? 1.0 / state.pass.loss_terms : 0;
     accumulate(state, program_.steps.back().output,
                {at::full(losses.data.sizes(), share, losses.data.options()), losses.box});
   }

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/groups.h"
+#include "tessera/runtime/loss_terms.h"
 
 namespace tessera {
 
@@ -209,15 +210,20 @@ void Trainer::forward(Worker& w, int micro) {
   if (losses.defined()) loss_sum_ = loss_sum_.defined() ? loss_sum_.add(losses) : losses;
 }
 
-// What the loss of this step is a mean of, over all ranks. How many pixels of the masks have a label nobody knows
-// before they are read.
-std::int64_t Trainer::count_loss_terms() {
-  if (graph_.label_kind() == LabelKind::image) return plan_.global_batch();
+// What the loss of this step is a mean of, over all ranks. How many pixels of the masks have a label, and how much the
+// labels count, nobody knows before they are read.
+double Trainer::count_loss_terms() {
+  const bool by_pixel = graph_.label_kind() == LabelKind::pixel;
+  const std::vector<double> weights = graph_.loss_weights();
+  if (!by_pixel && weights.empty()) return static_cast<double>(plan_.global_batch());
   const Meter::Timed timed(&meter_, Part::data);
-  std::int64_t mine = 0;
-  for (const Worker& w : workers_)
-    if (w.batch.masks.defined()) mine += w.batch.masks.ne(ignored_label).sum().item<std::int64_t>();
-  return static_cast<std::int64_t>(reduced(static_cast<double>(mine)));
+  double mine = 0;
+  for (const Worker& w : workers_) {
+    const at::Tensor& labels = by_pixel ? w.batch.masks : w.batch.labels;
+    if (labels.defined() && !w.executor->loss_box().empty())
+      mine += weight_of_labels(labels, weights, graph_.label_kind());
+  }
+  return reduced(mine);
 }
 
 void Trainer::update(StepReport& report) {
@@ -226,7 +232,7 @@ void Trainer::update(StepReport& report) {
     const Meter::Timed timed(&meter_, Part::sync);
     for (const auto& held : held_) held->sync->finish();
     const bool any = loss_sum_.defined() && loss_terms_ > 0;
-    const double mine = any ? loss_sum_.item<double>() / static_cast<double>(loss_terms_) : 0;
+    const double mine = any ? loss_sum_.item<double>() / loss_terms_ : 0;
     loss_sum_.reset();
     report.loss = reduced(mine);
   }

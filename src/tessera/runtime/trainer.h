@@ -128,7 +128,7 @@ class Trainer {
   void run(std::size_t index);
   void expect_next(std::size_t index);
   void forward(Worker& worker, int micro);
-  std::int64_t count_loss_terms();
+  double count_loss_terms();
   void update(StepReport& report);
   double reduced(double value) const;
   std::string doing() const;
@@ -145,7 +145,7 @@ class Trainer {
   std::vector<Worker> workers_;
   std::int64_t step_ = 0;
   std::size_t action_ = 0;       ///< which is under way
-  std::int64_t loss_terms_ = 0;  ///< of the present step: see PassInfo
+  double loss_terms_ = 0;  ///< of the present step: see PassInfo
   at::Tensor loss_sum_;          ///< of the step's micros here; undefined: none
   Meter meter_;
   std::vector<TraceEvent>* events_ = nullptr;

@@ -34,6 +34,20 @@ Cost Linear::cost(Shapes inputs, const Box& out) const {
 }
 
 Shape CrossEntropy::output_shape(Shapes inputs) const {
+  Problems problems;
+  problems.check(0 <= options.smoothing && options.smoothing < 1, "--label-smoothing ", options.smoothing,
+                 " must be at least 0 and less than 1");
+  const auto weights = static_cast<std::int64_t>(options.class_weights.size());
+  problems.check(weights == 0 || weights == inputs[0].channels, "--class-weights has ", weights, " numbers, but there ",
+                 inputs[0].channels == 1 ? "is " : "are ", inputs[0].channels,
+                 inputs[0].channels == 1 ? " class" : " classes");
+  for (const double w : options.class_weights)
+    problems.check(std::isfinite(w) && w >= 0, "--class-weights: ", w, " must be a number of at least 0");
+  problems.check(std::isfinite(options.auxiliary) && options.auxiliary >= 0, "--auxiliary-weight ", options.auxiliary,
+                 " must be a number of at least 0");
+  for (const Shape& other : inputs)
+    problems.check(other == inputs[0], "an auxiliary output is ", other, ", but the network's own ", inputs[0]);
+  problems.throw_if_any();
   if (labels == LabelKind::image)
     require(inputs[0].positions() == 1, "the loss of images takes one row of logits a sample, not ", inputs[0],
             "; the loss of pixels is pixel_cross_entropy");
@@ -49,12 +63,12 @@ Workspace CrossEntropy::workspace(Shapes inputs, const Box& out, std::int64_t el
   const auto rows = static_cast<double>(out.volume());
   const double index = labels == LabelKind::pixel ? 16 : 8;
   const auto wide = static_cast<double>(std::max<std::int64_t>(element_bytes, 4));
-  const double logits = rows * static_cast<double>(inputs[0].channels) * wide;
+  const double logits = rows * static_cast<double>(inputs[0].channels * std::ssize(inputs)) * wide;
   return {.saved = logits, .forward = rows * index, .input_gradient = rows * (index + 2 * wide)};
 }
 
 Cost CrossEntropy::cost(Shapes inputs, const Box& out) const {
-  const double n = static_cast<double>(out.volume() * inputs[0].channels);
+  const double n = static_cast<double>(out.volume() * inputs[0].channels * std::ssize(inputs));
   return {4 * n, 2 * n, 0, n};
 }
 

@@ -39,14 +39,22 @@ class Linear final : public Operation {
   const LinearOptions options;
 };
 
-/// Softmax and cross-entropy on logits; the output is one loss a sample, or one a pixel. The loss of a batch is the
-/// mean over all of them that have a label.
+struct LossOptions {
+  double smoothing = 0;               ///< this share of every label is spread evenly over all classes
+  std::vector<double> class_weights;  ///< what a label of each class counts; empty: 1
+  double auxiliary = 0;               ///< what the loss of each further row of logits counts
+  bool plain() const { return smoothing == 0 && class_weights.empty() && auxiliary == 0; }
+};
+
+/// Softmax and cross-entropy on logits; the output is one loss per sample, or one per pixel. The loss of a batch is
+/// the mean over all of them that have a label, each counted as its class does: torch.nn.CrossEntropyLoss. The first
+/// input are the network's logits; others are those of auxiliary heads, whose losses are added.
 class CrossEntropy final : public Operation {
  public:
   /// The value of a mask's pixel that has no label: its loss is 0 and it does not count.
   static constexpr std::int64_t ignored_label = 255;
 
-  explicit CrossEntropy(LabelKind kind = LabelKind::image) : labels(kind) {}
+  explicit CrossEntropy(LabelKind kind = LabelKind::image, LossOptions o = {}) : labels(kind), options(std::move(o)) {}
   std::string_view kind() const override { return "cross_entropy"; }
   Shape output_shape(Shapes inputs) const override;
   Cost cost(Shapes inputs, const Box& out) const override;
@@ -54,8 +62,10 @@ class CrossEntropy final : public Operation {
   Needs needs() const override { return {}; }
   bool repeats() const override { return false; }
   std::optional<LabelKind> loss_labels() const override { return labels; }
+  std::vector<double> loss_weights() const override { return options.class_weights; }
 
   const LabelKind labels;
+  const LossOptions options;
 };
 
 }  // namespace tessera
