@@ -138,7 +138,7 @@ Start find_start(const Options& options, const Job& job, const Launch& launch) {
   } else if (!o.init_from.empty()) {
     start.weights = o.init_from;
     launch.told([&] { return TensorStore::open(o.init_from).path(); });  // one process tells what is wrong with it
-    start.import = plan_import(TensorStore::open(o.init_from), tensor_specs(job.graph), head_of(job.graph));
+    start.import = plan_import(TensorStore::open(o.init_from), tensor_specs(job.graph), heads_of(job.graph));
     start.message = start.import.summary + "\n";
   } else if (o.resume == "auto") {
     start.message = fmt::format("no checkpoint in {} yet: starts at step 0\n", o.dir);

@@ -162,10 +162,34 @@ def check_way_back(folder):
         failures.append("no predictions")
 
 
+def check_auxiliary_run(folder):
+    """A run with an auxiliary head goes on, is evaluated and exported without saying so again."""
+    path, run = os.path.join(folder, "heads.pt"), os.path.join(folder, "heads")
+    network = small.TwoHeads().train()
+    small.save(network, path)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    flags = ["--image-size", "32", "--batch-size", "4", "--synthetic-images", "8"]
+    expect(0, ["loss"], "train", "--model", path, *flags, "--steps", "2", "--run", run, "--auxiliary-weight", "0.4",
+           "--class-weights", "1,2,1,1,1")
+    expect(0, ["goes on from"], "train", "--model", path, *flags, "--steps", "3", "--run", run, "--resume", "auto")
+    expect(2, ["--auxiliary-weight 0.3 contradicts", "--auxiliary-weight 0.4"], "train", "--model", path, *flags,
+           "--steps", "4", "--run", run, "--resume", "auto", "--auxiliary-weight", "0.3")
+    expect(0, ["accuracy"], "eval", run)
+    out = os.path.join(folder, "heads.safetensors")
+    expect(0, ["tensors"], "export", run, "-o", out)
+    after = safetensors_lite.load(out)
+    for name in ("side.weight", "head.weight"):
+        if torch.equal(before[name], after[name]):
+            failures.append("%s is the same after training" % name)
+    expect(2, ["--auxiliary-weight -1"], "plan", "--model", path, "--image-size", "32", "--auxiliary-weight", "-1")
+    expect(2, ["at least one must be more than 0"], "plan", "--model", path, "--image-size", "32",
+           "--class-weights", "0,0,0,0,0")
+
+
 def main():
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        for check in (check_refusals, check_modes, check_way_back, check_networks):
+        for check in (check_refusals, check_modes, check_way_back, check_auxiliary_run, check_networks):
             check(folder)
     for failure in failures:
         print("FAILED:", failure)

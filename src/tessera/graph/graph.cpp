@@ -1,6 +1,7 @@
 #include "tessera/graph/graph.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/base/error.h"
 
@@ -79,6 +80,8 @@ void Graph::set_loss(const LossOptions& options) {
           "--label-smoothing, --class-weights and --auxiliary-weight are for cross entropy, but the network ends in ",
           nodes_.empty() || !nodes_.back().op ? "no loss" : nodes_.back().op->kind());
   Node& loss = nodes_.back();
+  require(std::isfinite(options.auxiliary) && options.auxiliary >= 0, "--auxiliary-weight ", options.auxiliary,
+          " must be a number of at least 0");
   require(options.auxiliary == 0 || loss.inputs.size() > 1, "--auxiliary-weight ", options.auxiliary,
           ": the network has no output beside the trained one");
   loss.op = std::make_shared<CrossEntropy>(label_kind(), options);

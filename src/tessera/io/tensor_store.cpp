@@ -85,10 +85,14 @@ std::vector<TensorSpec> tensor_specs(const Graph& graph) {
   return specs;
 }
 
-std::string head_of(const Graph& graph) {
-  const auto last = std::ranges::find_if(graph.nodes().rbegin(), graph.nodes().rend(),
-                                         [](const Node& node) { return !node.parameters.empty(); });
-  return last == graph.nodes().rend() ? "" : last->name;
+std::vector<std::string> heads_of(const Graph& graph) {
+  std::vector<std::string> heads;
+  for (const Value logits : graph.nodes().back().inputs) {
+    const Node* node = &graph.node(logits);
+    while (node->parameters.empty() && !node->inputs.empty()) node = &graph.node(node->inputs[0]);
+    if (!node->parameters.empty()) heads.push_back(node->name);
+  }
+  return heads;
 }
 
 std::string Differences::str(std::size_t most) const {
@@ -119,8 +123,11 @@ Differences compare(const TensorStore& store, const std::vector<TensorSpec>& nee
   return differences;
 }
 
-Import plan_import(const TensorStore& store, const std::vector<TensorSpec>& needed, const std::string& head) {
-  const auto in_head = [&](const std::string& name) { return !head.empty() && name.starts_with(head + "."); };
+Import plan_import(const TensorStore& store, const std::vector<TensorSpec>& needed,
+                   const std::vector<std::string>& heads) {
+  const auto in_head = [&](const std::string& name) {
+    return std::ranges::any_of(heads, [&](const std::string& head) { return name.starts_with(head + "."); });
+  };
   Differences differences = compare(store, needed);
   Import import;
   // The head goes as a whole: weights for the old classes beside biases for the new ones would be neither.

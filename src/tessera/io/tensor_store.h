@@ -48,8 +48,8 @@ class TensorStore {
 
 /// Every parameter and running statistic of the network, in the order of the graph.
 std::vector<TensorSpec> tensor_specs(const Graph& graph);
-/// The last node that has parameters: what another number of classes changes.
-std::string head_of(const Graph& graph);
+/// The last node with parameters before each row of logits: what another number of classes changes.
+std::vector<std::string> heads_of(const Graph& graph);
 
 /// How what is stored differs from what a network needs. Each list in the order of the network; extra ones sorted.
 struct Differences {
@@ -76,7 +76,8 @@ struct Import {
   std::string summary;
 };
 /// Throws UsageError, which lists the names, if anything but the head differs or is missing.
-Import plan_import(const TensorStore& store, const std::vector<TensorSpec>& needed, const std::string& head);
+Import plan_import(const TensorStore& store, const std::vector<TensorSpec>& needed,
+                   const std::vector<std::string>& heads);
 
 /// Writes all tensors, and those that are given beside them, to one file, one after the other: whole or not there.
 void export_tensors(const TensorStore& store, const std::string& path, const Metadata& metadata = {},

@@ -119,7 +119,7 @@ class CrossEntropyKernel final : public Kernel {
     at::Tensor losses = log_probability.gather(1, labels).neg_();
     if (weights_.defined() && !args.pass.evaluating) {
       losses.mul_(weights_.take(labels)).mul_(1 - op_.options.smoothing);
-      losses.flatten().addmv_(log_probability, weights_, 1, -spread());
+      if (spread() > 0) losses.flatten().addmv_(log_probability, weights_, 1, -spread());
     }
     return losses;
   }
@@ -134,7 +134,7 @@ class CrossEntropyKernel final : public Kernel {
     }
     at::Tensor dx = log_probability.exp().mul_(all);
     dx.scatter_add_(1, labels, own.neg());
-    if (weights_.defined()) dx.addr_(gradient.flatten(), weights_, 1, -spread());
+    if (weights_.defined() && spread() > 0) dx.addr_(gradient.flatten(), weights_, 1, -spread());
     return dx;
   }
 

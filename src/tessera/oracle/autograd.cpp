@@ -9,7 +9,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/oracle/reference.h"
-#include "tessera/runtime/loss_terms.h"
 
 namespace tessera {
 struct AutogradOracle::Impl {
@@ -96,8 +95,14 @@ double AutogradOracle::step(const at::Tensor& images, const at::Tensor& labels, 
   impl_->optimizer->zero_grad();
   const bool by_pixel = impl_->graph.label_kind() == LabelKind::pixel;
   const auto weights = impl_->graph.loss_weights();
-  const double terms = by_pixel || !weights.empty() ? weight_of_labels(labels, weights, impl_->graph.label_kind())
-                                                    : static_cast<double>(images.size(0));
+  auto terms = static_cast<double>(images.size(0));
+  if (!weights.empty()) {
+    terms = 0;
+    for (std::size_t c = 0; c < weights.size(); ++c)
+      terms += weights[c] * labels.eq(static_cast<std::int64_t>(c)).sum().item<double>();
+  } else if (by_pixel) {
+    terms = labels.ne(CrossEntropy::ignored_label).sum().item<double>();
+  }
   const std::int64_t size = images.size(0) / micros;
   double loss = 0;
   for (std::int64_t m = 0; m < micros; ++m) {

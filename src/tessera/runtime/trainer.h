@@ -41,7 +41,7 @@ struct TrainOptions {
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 0
   std::int64_t epoch = 0;
-  double loss = 0;  ///< mean over the whole batch, or its labelled pixels, before the step
+  double loss = 0;  ///< mean over what labels count in the whole batch, of all heads, before the step
   double learning_rate = 0;
   double gradient_norm = 0;  ///< 0 unless gradients are clipped
   double seconds = 0;

@@ -107,12 +107,12 @@ TEST_F(Stored, NamesAreThoseOfTheGraph) {
   for (const auto& spec : tensor_specs(network(10))) names.push_back(spec.name);
   EXPECT_THAT(names, testing::IsSupersetOf(
                          {"conv1.weight", "bn1.weight", "bn1.running_mean", "bn1.num_batches_tracked", "fc.bias"}));
-  EXPECT_EQ(head_of(network(10)), "fc");
+  EXPECT_THAT(heads_of(network(10)), testing::ElementsAre("fc"));
 }
 
 TEST_F(Stored, WeightsOfTheSameNetworkAreAllLoaded) {
   write_safetensors(path("w"), weights(10));
-  const Import import = plan_import(TensorStore::open(path("w")), tensor_specs(network(10)), "fc");
+  const Import import = plan_import(TensorStore::open(path("w")), tensor_specs(network(10)), {"fc"});
   EXPECT_EQ(import.loaded.size(), weights(10).size());
   EXPECT_THAT(import.head, IsEmpty());
   EXPECT_THAT(import.counters, IsEmpty());
@@ -121,24 +121,24 @@ TEST_F(Stored, WeightsOfTheSameNetworkAreAllLoaded) {
 
 TEST_F(Stored, AHeadOfAnotherSizeStartsAnewAsAWholeAndIsReported) {
   write_safetensors(path("w"), weights(1000));
-  const Import import = plan_import(TensorStore::open(path("w")), tensor_specs(network(10)), "fc");
+  const Import import = plan_import(TensorStore::open(path("w")), tensor_specs(network(10)), {"fc"});
   EXPECT_THAT(import.head, ElementsAre("fc.weight", "fc.bias"));
   EXPECT_FALSE(import.loaded.contains("fc.weight"));
   EXPECT_TRUE(import.loaded.contains("conv1.weight"));
   EXPECT_EQ(import.loaded.size(), weights(10).size() - 2);
   EXPECT_THAT(import.summary, AllOf(HasSubstr("fc.weight, fc.bias"), HasSubstr("anew")));
   // A bias alone is no head.
-  EXPECT_THAT(plan_import(without("fc.weight"), tensor_specs(network(10)), "fc").head,
+  EXPECT_THAT(plan_import(without("fc.weight"), tensor_specs(network(10)), {"fc"}).head,
               ElementsAre("fc.weight", "fc.bias"));
 }
 
 TEST_F(Stored, OldFilesWithoutBatchCountersAndFilesWithMoreTensorsAreTaken) {
-  EXPECT_THAT(plan_import(without("bn1.num_batches_tracked"), tensor_specs(network(10)), "fc").counters,
+  EXPECT_THAT(plan_import(without("bn1.num_batches_tracked"), tensor_specs(network(10)), {"fc"}).counters,
               ElementsAre("bn1.num_batches_tracked"));
   auto more = weights(10);
   more.push_back({"ema.decay", filled({1}, 0)});
   write_safetensors(path("more"), more);
-  const Import import = plan_import(TensorStore::open(path("more")), tensor_specs(network(10)), "fc");
+  const Import import = plan_import(TensorStore::open(path("more")), tensor_specs(network(10)), {"fc"});
   EXPECT_THAT(import.extra, ElementsAre("ema.decay"));
   EXPECT_THAT(import.summary, HasSubstr("1 not needed: ema.decay"));
 }
@@ -146,7 +146,7 @@ TEST_F(Stored, OldFilesWithoutBatchCountersAndFilesWithMoreTensorsAreTaken) {
 TEST_F(Stored, WeightsOfAnotherNetworkAreRefusedWithTheNames) {
   const auto refusal = [&](const TensorStore& store) -> std::string {
     try {
-      plan_import(store, tensor_specs(network(10)), "fc");
+      plan_import(store, tensor_specs(network(10)), {"fc"});
     } catch (const UsageError& error) {
       return error.what();
     }

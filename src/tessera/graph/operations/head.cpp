@@ -43,8 +43,8 @@ Shape CrossEntropy::output_shape(Shapes inputs) const {
                  inputs[0].channels == 1 ? " class" : " classes");
   for (const double w : options.class_weights)
     problems.check(std::isfinite(w) && w >= 0, "--class-weights: ", w, " must be a number of at least 0");
-  problems.check(std::isfinite(options.auxiliary) && options.auxiliary >= 0, "--auxiliary-weight ", options.auxiliary,
-                 " must be a number of at least 0");
+  problems.check(weights == 0 || std::ranges::any_of(options.class_weights, [](double w) { return w > 0; }),
+                 "--class-weights: at least one must be more than 0");
   for (const Shape& other : inputs)
     problems.check(other == inputs[0], "an auxiliary output is ", other, ", but the network's own ", inputs[0]);
   problems.throw_if_any();
@@ -64,7 +64,11 @@ Workspace CrossEntropy::workspace(Shapes inputs, const Box& out, std::int64_t el
   const double index = labels == LabelKind::pixel ? 16 : 8;
   const auto wide = static_cast<double>(std::max<std::int64_t>(element_bytes, 4));
   const double logits = rows * static_cast<double>(inputs[0].channels * std::ssize(inputs)) * wide;
-  return {.saved = logits, .forward = rows * index, .input_gradient = rows * (index + 2 * wide)};
+  const double heads = inputs.size() > 1 ? rows * wide : 0;
+  const double weighed = options.smoothing > 0 || !options.class_weights.empty() ? rows * wide : 0;
+  return {.saved = logits,
+          .forward = rows * index + weighed + heads,
+          .input_gradient = rows * (index + 2 * wide) + 2 * weighed + heads};
 }
 
 Cost CrossEntropy::cost(Shapes inputs, const Box& out) const {

@@ -345,7 +345,9 @@ void run_weight_gradient(const DepthwiseJob& job, int blocks, void* partials, vo
   grid.z = (kernel + lines - 1) / lines;
   const int bytes = std::max(1, deal.strips / 2) * deal.across * lines * kernel * count * static_cast<int>(sizeof(A));
   const auto run = depthwise_weights_kernel<T, count, kernel, stride, together, lines>;
-  check(cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
+  // The limit is the function's: the same whoever calls, as ranks that are threads share a GPU.
+  constexpr int most = block_threads / 2 * lines * kernel * count * static_cast<int>(sizeof(A));
+  check(cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, most), "cudaFuncSetAttribute");
   run<<<grid, dim3(deal.across, deal.strips), bytes, static_cast<cudaStream_t>(stream)>>>(
       job, deal, static_cast<int>(tiles_of(deal, job)), static_cast<A*>(partials));
   check(cudaGetLastError(), "depthwise_weights");
