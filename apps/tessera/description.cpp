@@ -12,8 +12,8 @@ namespace tessera {
 namespace {
 
 std::string text_of(const std::string& value) { return value; }
-std::string text_of(std::int64_t value) { return std::to_string(value); }
-std::string text_of(double value) { return fmt::format("{}", value); }
+template <class Number>
+requires std::is_arithmetic_v<Number> std::string text_of(Number value) { return fmt::format("{}", value); }
 template <class Number>
 std::string text_of(const std::vector<Number>& values) {
   return fmt::format("{}", fmt::join(values, ","));
