@@ -189,7 +189,7 @@ def check_auxiliary_run(folder):
 def main():
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        for check in (check_refusals, check_modes, check_way_back, check_networks, check_auxiliary_run):
+        for check in (check_refusals, check_modes, check_way_back, check_auxiliary_run, check_networks):
             check(folder)
     for failure in failures:
         print("FAILED:", failure)

@@ -348,9 +348,14 @@ TEST(Communicator, ATimeoutNamesOperationRankPeerTagAndSeconds) {
       c.receive(into, next(c), Tag{42}).wait();
       ADD_FAILURE() << "nobody sent";
     } catch (const CommunicationTimeout& error) {
-      const std::string expected = concat(c.title(c.rank()), " waited 2.0 s for ", c.title(next(c)),
-                                          ": receive of 64 bytes, movement 42 of micro 0, forward");
-      EXPECT_EQ(std::string(error.what()).substr(0, expected.size()), expected);
+      // A busy machine may look at the clock late, never early.
+      const std::string before = concat(c.title(c.rank()), " waited "), what = error.what();
+      EXPECT_EQ(what.substr(0, before.size()), before);
+      EXPECT_GE(std::stod(what.substr(before.size())), 2.0) << what;
+      EXPECT_NE(
+          what.find(concat(" s for ", c.title(next(c)), ": receive of 64 bytes, movement 42 of micro 0, forward")),
+          std::string::npos)
+          << what;
     }
     c.barrier();
   };
