@@ -121,6 +121,10 @@ void DataSets::divide() {
     images_ = o.only && o.split == "val" ? held : rest;
     if (!o.only) validation_ = held;
   }
+  if (!o.only) {
+    images_ = repeated(images_);
+    require(images_->size() > 0, "--datapath ", options_.datapath, ": all images have a repeat of 0");
+  }
   AugmentOptions augment = options_.augment;
   augment.seed = options_.train.seed;
   if (!o.only && augment.any()) images_ = std::make_shared<Augmented>(images_, augment);

@@ -8,12 +8,14 @@
 #include "commands.h"
 #include "description.h"
 #include "evaluation.h"
+#include "heatmaps.h"
 #include "progress.h"
 #include "run.h"
 #include "tessera/base/error.h"
 #include "tessera/data/csv.h"
 #include "tessera/data/files.h"
 #include "tessera/data/label_image.h"
+#include "tessera/data/vips_images.h"
 #include "tessera/io/file.h"
 #include "tessera/io/report.h"
 #include "tessera/io/weights.h"
@@ -34,6 +36,7 @@ std::string find_weights(const std::string& path) {
 struct Takers {
   Evaluator::Take take = {};
   Evaluator::TakeMask take_mask = {};
+  Evaluator::TakeMaps take_maps = {};
 };
 
 // Runs the network on all images with the weights of --weights.
@@ -51,9 +54,11 @@ Evaluation evaluate(const Options& options, const Job& job, const Launch& launch
     const Parameters parameters(job.graph, stage.first_node, stage.end_node, options.train.activations(),
                                 options.train.seed);
     load_weights(path, parameters);
-    Evaluator evaluator(job.graph, job.plan, parameters, evaluator_options(options), job.images, &world);
+    EvaluatorOptions how = evaluator_options(options);
+    how.maps = job.maps;
+    Evaluator evaluator(job.graph, job.plan, parameters, how, job.images, &world);
     Evaluation mine = takers.take_mask ? evaluator.run_masks(takers.take_mask)
-                                       : evaluator.run(first ? takers.take : Evaluator::Take{});
+                                       : evaluator.run(first ? takers.take : Evaluator::Take{}, takers.take_maps);
     if (first) result = std::move(mine);
   });
   return result;
@@ -134,9 +139,9 @@ Job evaluation_job(Options& options, const ModelRegistry& models, const Launch& 
   return make_job(options, models, launch);
 }
 
-// The masks' files by image, below `folder`: as the images lie below the data path, so that classes keep their folders.
-// Images of one name are told apart by their numbers.
-std::vector<std::string> mask_files(const std::string& folder, const ImageSource& images, const std::string& root) {
+// The names of files by image, without endings, below `folder`: as the images lie below the data path, so that classes
+// keep their folders. Images of one name are told apart by their numbers.
+std::vector<std::string> names_below(const std::string& folder, const ImageSource& images, const std::string& root) {
   std::set<std::string> taken;
   std::vector<std::string> out;
   for (std::int64_t i = 0; i < images.size(); ++i) {
@@ -144,9 +149,18 @@ std::vector<std::string> mask_files(const std::string& folder, const ImageSource
     const std::string below = name.starts_with(above) ? name.substr(above.size()) : name.substr(name.rfind('/') + 1);
     std::string stem = files::stem_of(below);
     if (!taken.insert(stem).second) stem += fmt::format("_{:06}", i);
-    out.push_back(fmt::format("{}/{}.tif", folder, stem));
+    out.push_back(fmt::format("{}/{}", folder, stem));
   }
   return out;
+}
+
+void make_output_folder(const std::string& flag, const std::string& folder) {
+  try {
+    make_folders(folder);
+  } catch (const Error& error) {
+    throw UsageError(concat(flag, ": ", error.what()));
+  }
+  check_writable(flag, join_path(folder, "probe"));
 }
 
 // The values that masks have in the files, where --mask-values says so.
@@ -178,15 +192,14 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
   const std::string& output = options.evaluation.output;
   if (job.graph.label_kind() == LabelKind::pixel) {
     if (launch.speaks()) {
-      make_folders(output);
-      check_writable("--output", join_path(output, "probe"));
+      make_output_folder("--output", output);
       check_writable("--json", options.json);
     }
-    const auto names = mask_files(output, *job.images, options.datapath);
+    const auto names = names_below(output, *job.images, options.datapath);
     install_cpu_allocator();
     if (launch.speaks() && !options.quiet) describe(options, job);
     const auto take = [&](const PredictedMask& mask) {
-      const std::string& name = names[static_cast<std::size_t>(mask.image)];
+      const std::string name = names[static_cast<std::size_t>(mask.image)] + ".tif";
       make_folders(files::folder_of(name));
       write_label_image(name, as_mask_values(mask.classes, options.mask_values), job.images->own_size(mask.image));
     };
@@ -195,9 +208,14 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
     if (launch.speaks() && !options.json.empty()) write_evaluation(options.json, result, job.plan, job.graph);
     return;
   }
+  const std::string& heatmap = options.evaluation.heatmap;
+  require(heatmap.empty() || has_vips(),
+          "--heatmap writes TIFF files and pictures, and this tessera was built without ",
+          "libvips; install libvips-dev (scripts/install-deps) and build again");
   if (launch.speaks()) {
     check_writable("--output", options.evaluation.output);
     check_writable("--json", options.json);
+    if (!heatmap.empty()) make_output_folder("--heatmap", heatmap);
   }
   install_cpu_allocator();
   if (launch.speaks() && !options.quiet) describe(options, job);
@@ -205,7 +223,10 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
   if (launch.speaks())
     file = std::make_unique<PredictionsFile>(options.evaluation.output, *job.images, options.model.classes,
                                              options.evaluation.logits);
-  const Evaluation result = evaluate(options, job, launch, {.take = [&](const Predictions& p) { file->add(p); }});
+  Takers takers{.take = [&](const Predictions& p) { file->add(p); }};
+  const Heatmaps maps(*job.images, names_below(heatmap, *job.images, options.datapath));
+  if (job.maps) takers.take_maps = [&](const PredictedMaps& m) { maps.add(m); };
+  const Evaluation result = evaluate(options, job, launch, takers);
   if (!launch.speaks()) return;
   file->close();
   if (!options.quiet) fmt::print("{}: {}\n", options.evaluation.output, evaluation_line(result));

@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/nccl/nccl_communicator.h"
+#include "tessera/graph/class_maps.h"
 #include "tessera/runtime/device.h"
 #include "tessera/runtime/workspaces.h"
 
@@ -46,6 +47,8 @@ void check_values(const Options& o, Problems& problems) {
                  " must be a number that is not negative");
   problems.check(not_negative(o.train.optimizer.clip_norm), "--clip-norm ", o.train.optimizer.clip_norm,
                  " must not be negative (0 clips nothing)");
+  problems.check(o.train.optimizer.average >= 0 && o.train.optimizer.average < 1, "--ema ", o.train.optimizer.average,
+                 " must be at least 0 and less than 1 (0.999, say; 0 keeps no average)");
   problems.check(o.train.learning_rate.warmup_steps >= 0, "--warmup-steps ", o.train.learning_rate.warmup_steps,
                  " must not be negative");
   problems.check(o.train.learning_rate.step_every > 0, "--lr-step-every ", o.train.learning_rate.step_every,
@@ -136,9 +139,10 @@ void check_memory(const Job& job, const Options& o) {
 std::vector<Footprint> memory_needs(const Job& job, const Options& o) {
   const std::string& rule = o.train.optimizer.name;
   FootprintOptions options{.element_bytes = element_bytes(o),
-                           .states = rule != "sgd"                     ? 2
-                                     : o.train.optimizer.momentum != 0 ? 1
-                                                                       : 0,
+                           .states = (rule != "sgd"                     ? 2
+                                      : o.train.optimizer.momentum != 0 ? 1
+                                                                        : 0) +
+                                     (o.train.optimizer.average > 0 ? 1 : 0),
                            .common = job.common_copies,
                            .packed = job.plan.ranks() > job.plan.ranks_per_node,
                            .batches_ahead = o.train.loader_workers > 0 ? 2 : 0,
@@ -205,6 +209,11 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   job.transport = chosen_transport(wish, facts);
   if (wish.cuda) job.transport_words = transport_words(facts, job.transport);
 
+  if (!o.evaluation.heatmap.empty()) {
+    ClassMaps maps = with_class_maps(job.graph);
+    job.graph = std::move(maps.graph);
+    job.maps = maps.maps;
+  }
   job.plan = make_plan(job.graph, o.plan, ranks_started);
   if (launch.ranks_are_threads()) check_thread_ranks(job.plan.ranks());
   require(o.cudnn_search != "on" || job.may_wait_for_gpus(), "--cudnn-search on does not go together with NCCL; use ",

@@ -19,6 +19,7 @@ inline int element_bytes(const Options& o) { return o.dtype == "float64" ? 8 : o
 /// A run, checked as a whole before anything starts.
 struct Job {
   Graph graph;
+  std::optional<Value> maps;            ///< of the graph, for --heatmap
   std::optional<ForeignModel> foreign;  ///< where the graph is from, if that is a file
   Plan plan;
   std::shared_ptr<const ImageSource> images;

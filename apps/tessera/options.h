@@ -31,6 +31,7 @@ struct EvaluationOptions {
   std::string best;                      ///< --keep-best: loss, accuracy, auc or mean_iou; empty: none is kept
   std::optional<std::int64_t> patience;  ///< --early-stop: evaluations
   bool logits = false;                   ///< predict: beside the probabilities
+  std::string heatmap;                   ///< predict: the folder of maps; empty: none
   std::string split = "val";
   std::string weights;
   std::string output;

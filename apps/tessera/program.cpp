@@ -199,6 +199,11 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
       ->add_flag("--logits", commands.options[commands.predict].evaluation.logits,
                  "what the probabilities are made from, in columns of their own")
       ->group("Output");
+  commands.predict
+      ->add_option(
+          "--heatmap", commands.options[commands.predict].evaluation.heatmap,
+          "a folder for where the network looked: class activation maps as TIFF, and as pictures over the images")
+      ->group("Output");
   commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "a picture of the schedule")
       ->group("Output");
   const auto add_trace = [&](CLI::App* command) {
@@ -210,6 +215,10 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   add_trace(commands.train);
   Options& train = commands.options[commands.train];
   add_checkpoint_flags(*commands.train, train.checkpoints);
+  commands.train
+      ->add_option("--ema", train.train.optimizer.average,
+                   "0.999: also keep a moving average of the weights, which is what is evaluated, saved and exported")
+      ->group("Training");
   commands.train
       ->add_option("--log-dir", train.log_dir,
                    "folder for metrics.jsonl, TensorBoard's event files and what `tessera report` shows")

@@ -96,8 +96,7 @@ class RankRun {
     if (!job.validation) return;
     evaluator_.emplace(job.graph, job.plan, trainer_.parameters_of(Evaluator::stage_of(job.plan, world.rank().value)),
                        evaluator_options(options), job.validation, &world);
-    if (speaks_ && !options.log_dir.empty() && job.graph.label_kind() == LabelKind::image)
-      samples_.emplace(job.validation, job.class_names);
+    if (!options.log_dir.empty()) samples_.emplace(job.validation, job.class_names);
   }
 
   void train() {
@@ -150,15 +149,26 @@ class RankRun {
                               *o.patience));
   }
 
+  // With what the log shows of some images.
+  Evaluation evaluation() {
+    if (!samples_) return evaluator_->run();
+    if (job_.graph.label_kind() == LabelKind::image)
+      return evaluator_->run([&](const Predictions& p) { samples_->take(p); });
+    return evaluator_->run_masks([&](const PredictedMask& mask) { samples_->take(mask); },
+                                 [&](std::int64_t image) { return samples_->has(image); });
+  }
+
   void evaluate(std::int64_t done) {
-    const auto take = [&](const Predictions& p) { samples_->take(p); };
-    report_.evaluations.push_back({done, evaluator_->run(samples_ ? Evaluator::Take(take) : Evaluator::Take())});
+    trainer_.swap_averages();
+    report_.evaluations.push_back({done, evaluation()});
+    trainer_.swap_averages();
     const RunReport::EvaluationAt& latest = report_.evaluations.back();
     progress_.say(fmt::format("step {}/{}  validation  {}", done, job_.steps, evaluation_line(latest.result)));
     log_.write(done, evaluation_metrics(latest.result));
     log_.document("evaluation.json",
                   [&](const std::string& path) { write_evaluation_at(path, latest, job_.class_names); });
-    if (samples_) log_.document("samples.json", [&](const std::string&) { samples_->write(options_.log_dir); });
+    if (samples_ && speaks_)
+      log_.document("samples.json", [&](const std::string&) { samples_->write(options_.log_dir); });
     look_for_the_best(latest.result, done);
   }
 

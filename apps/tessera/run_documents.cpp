@@ -75,7 +75,7 @@ report::RunDocuments read_run(const std::string& path) {
   run.samples = document(join_path(folder, "samples.json"));
   if (run.samples.is_object() && run.samples.contains("samples"))
     for (Json& sample : run.samples["samples"])
-      for (const char* kind : {"picture", "mask"})
+      for (const char* kind : {"picture", "mask", "truth"})
         if (const std::string file = report::text_at(sample, {kind}); !file.empty()) {
           const std::string whole = join_path(folder, file);
           sample[kind] = is_file(whole) ? data_uri(whole) : std::string();

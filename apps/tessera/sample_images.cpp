@@ -1,9 +1,12 @@
 #include "sample_images.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -27,6 +30,38 @@ ImageSize size_of(const ImageSource& images) {
 }
 
 std::string picture_of(std::int64_t image) { return fmt::format("samples/{}.jpg", image); }
+std::string mask_of(std::int64_t image) { return fmt::format("samples/{}_predicted.png", image); }
+std::string truth_of(std::int64_t image) { return fmt::format("samples/{}_truth.png", image); }
+
+// As many rows and columns of it, evenly.
+at::Tensor sampled(const at::Tensor& mask, ImageSize size) {
+  const auto picks = [](std::int64_t of, std::int64_t count) {
+    at::Tensor out = at::empty({count}, at::kLong);
+    for (std::int64_t i = 0; i < count; ++i) out.data_ptr<std::int64_t>()[i] = (2 * i + 1) * of / (2 * count);
+    return out;
+  };
+  return mask.index_select(0, picks(mask.size(0), size.height)).index_select(1, picks(mask.size(1), size.width));
+}
+
+// Each class in a colour of its own, as far as there are such; what has no label, or is of class 0, in black.
+at::Tensor in_colours(const at::Tensor& mask) {
+  constexpr std::array<std::array<std::uint8_t, 3>, 8> colours{{{230, 159, 0},
+                                                                {86, 180, 233},
+                                                                {0, 158, 115},
+                                                                {240, 228, 66},
+                                                                {0, 114, 178},
+                                                                {213, 94, 0},
+                                                                {204, 121, 167},
+                                                                {255, 255, 255}}};
+  const at::Tensor classes = mask.contiguous();
+  at::Tensor out = at::zeros({classes.size(0), classes.size(1), 3}, at::kByte);
+  std::uint8_t* pixel = out.data_ptr<std::uint8_t>();
+  for (std::int64_t i = 0; i < classes.numel(); ++i, pixel += 3) {
+    const std::uint8_t k = classes.data_ptr<std::uint8_t>()[i];
+    if (k != 0 && k != ignored_label) std::ranges::copy(colours[(k - 1U) % colours.size()], pixel);
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -48,6 +83,19 @@ void SampleImages::take(const Predictions& p) {
   }
 }
 
+void SampleImages::take(const PredictedMask& mask) {
+  samples_.at(mask.image).mask = sampled(mask.classes, size_of(*images_));
+}
+
+void SampleImages::write_masks(const std::string& folder, std::int64_t image, const Sample& sample) const {
+  write_picture(join_path(folder, mask_of(image)), in_colours(sample.mask));
+  if (pictures_written_ || images_->mask_classes() == 0) return;
+  const auto [channels, height, width] = images_->image_shape();
+  const at::Tensor truth = at::empty({height, width}, at::kByte);
+  images_->read_mask(image, {0, height}, {0, width}, truth);
+  write_picture(join_path(folder, truth_of(image)), in_colours(sampled(truth, size_of(*images_))));
+}
+
 void SampleImages::write(const std::string& folder) {
   if (!has_vips()) return;  // nothing to write pictures with
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -59,6 +107,11 @@ void SampleImages::write(const std::string& folder) {
                     {"picture", picture_of(image)},
                     {"label", name_of(sample.label)},
                     {"predicted", name_of(sample.predicted)}});
+    if (sample.mask.defined()) {
+      write_masks(folder, image, sample);
+      list.back()["mask"] = mask_of(image);
+      if (images_->mask_classes() > 0) list.back()["truth"] = truth_of(image);
+    }
     if (sample.predicted >= 0) list.back()["probability"] = sample.probability;
   }
   pictures_written_ = true;

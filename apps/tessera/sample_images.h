@@ -11,14 +11,16 @@
 
 namespace tessera {
 
-/// Of one process: the one that writes the log.
 class SampleImages {
  public:
   /// Chooses images evenly over the set. `class_names` may be empty.
   SampleImages(std::shared_ptr<const ImageSource> images, std::vector<std::string> class_names);
 
+  bool has(std::int64_t image) const { return samples_.contains(image); }
   /// Predictions of any images, as an evaluation hands them out.
   void take(const Predictions& predictions);
+  /// Of an image that it has.
+  void take(const PredictedMask& mask);
   /// samples.json, and the pictures in samples/ when they are not there yet. Throws Error.
   void write(const std::string& folder);
 
@@ -26,7 +28,9 @@ class SampleImages {
   struct Sample {
     std::int64_t label = -1, predicted = -1;
     double probability = 0;
+    at::Tensor mask = {};  ///< of a network that labels pixels: what it says, in pixels of the picture
   };
+  void write_masks(const std::string& folder, std::int64_t image, const Sample& sample) const;
   std::string name_of(std::int64_t label) const;
 
   const std::shared_ptr<const ImageSource> images_;

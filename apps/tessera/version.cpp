@@ -50,7 +50,7 @@ std::string version_text() {
       "NCCL       {}\n"
       "sanitizers {}\n",
       build.version, build.commit, build.compiler, cpu_words(), TORCH_VERSION, mpi_library_version(),
-      has_vips() ? vips_version() : "no: image files cannot be read",
+      has_vips() ? vips_version() : "no: of image files, .npy alone can be read",
       !gpu::built() ? std::string("no: --device cuda is refused") : fmt::format("yes, {} GPUs visible", gpu_count()),
       nccl_built() ? nccl_version() : "no: --transport nccl is refused",
       build.sanitizers.empty() ? "none" : build.sanitizers);

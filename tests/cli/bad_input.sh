@@ -127,7 +127,7 @@ expect 0 "2 classes" "as 3x18x20" "step 2/2" -- "$tessera" train --steps 2 --bat
 expect 2 "which --image-size?" "b/9.ppm' 4x4" "18x20" -- "$tessera" train --steps 2 --batch-size 4 --datapath "$work/data"
 rm "$work/data/train/b/9.ppm"
 expect 2 "does not exist" "--datapath $work/none" -- "$tessera" train --datapath "$work/none"
-touch "$work/x.npy" && expect 2 "x.npy is a file of arrays" -- "$tessera" train --datapath "$work/x.npy"
+touch "$work/x.npz" && expect 2 "x.npz is a file of arrays" -- "$tessera" train --datapath "$work/x.npz"
 expect 2 "CIFAR-10" -- "$tessera" train --datapath "$work/cifar" --image-size 64
 expect 2 "of one class" -- "$tessera" train --datapath "$work/data/train/a" --image-size 16 --model resnet_v1 --depth 8
 mkdir -p "$work/many"

@@ -43,6 +43,16 @@ assert any(p["part"] == "margin exchange" for p in timeline["parts"][0]), "no ma
 assert all(0 <= e["begin"] <= e["end"] <= timeline["seconds"] + 1e-9 for r in timeline["ranks"] for e in r)
 P
 
+# Masks: what is true and what was predicted, over the image.
+expect 0 "step 4/4" -- "$tessera" train --model unet --num-layers 2 --num-filters 4 --image-size 24x32 --batch-size 2 \
+  --num-classes 3 --synthetic-images 16 --steps 4 --eval-every 2 --num-spatial-parts 4 --log-dir masks
+expect 0 "masks.html: 1 run" -- "$tessera" report masks -o masks.html
+if "$tessera" --version | grep -qE "libvips +[0-9]"; then
+  [ "$(ls masks/samples | wc -l)" = 12 ] || fail "pictures of masks: $(ls masks/samples)"
+  [ "$(grep -o "<figcaption>truth</figcaption>" masks.html | wc -l)" = 4 ] || fail "truths in the page"
+  [ "$(grep -o "<figcaption>prediction</figcaption>" masks.html | wc -l)" = 4 ] || fail "predictions in the page"
+fi
+
 expect 0 "one.html: 1 run" -- "$tessera" report tiles -o one.html
 expect 0 "all.html: 3 runs" -- "$tessera" report tiles slow whole -o all.html
 expect 0 -- "$tessera" bench spatial "${small[@]}" --steps 3 --json spatial.json

@@ -4,6 +4,7 @@
 
 #include "golden/plans.h"
 #include "support/compare.h"
+#include "tessera/graph/class_maps.h"
 #include "tessera/oracle/autograd.h"
 #include "tessera/runtime/evaluator.h"
 
@@ -168,6 +169,92 @@ INSTANTIATE_TEST_SUITE_P(Plans, EvaluatedMasks,
                                          MasksRow{"replicas_2_of_1x2", {.batch_size = 2, .grid = "1x2", .replicas = 2}},
                                          MasksRow{"mast", {.batch_size = 2, .split_size = 2, .schedule = "gems-mast"}}),
                          [](const auto& row) { return row.param.name; });
+
+// A network that ends in a mean and a linear layer; or, to compare with, in the linear layer at every position.
+Graph small_network(bool maps) {
+  Graph g;
+  g.cell("first");
+  Value x =
+      g.relu(g.batch_norm(g.conv(g.input({3, 37, 30}), {.out = 6, .kernel = 3, .stride = 2, .pad = 1}, "a"), "n"));
+  g.cell("second");
+  x = g.relu(g.conv(x, {.out = 7, .kernel = 3, .pad = 1, .bias = true}, "b"));
+  g.cell("head");
+  if (maps)
+    g.add_node(std::make_shared<CrossEntropy>(LabelKind::pixel), {g.conv(x, {.out = 5, .bias = true}, "fc")}, "loss");
+  else
+    g.cross_entropy(g.linear(g.dropout(g.flatten(g.global_avg_pool(x)), 0.5), {.out = 5}, "fc"));
+  return g;
+}
+
+class EvaluatedMaps : public testing::TestWithParam<MasksRow> {};
+
+TEST_P(EvaluatedMaps, LikeOneDevice) {
+  const Graph direct = small_network(true);
+  const ClassMaps network = with_class_maps(small_network(false));
+  const Plan plan = make_plan(network.graph, GetParam().plan);
+  if (plan.ranks() > test::most_ranks(1000)) GTEST_SKIP() << "needs " << plan.ranks() << " ranks";
+  const auto images = images_of(direct, 7, 6);
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(test::device());
+  const int nodes = static_cast<int>(direct.nodes().size());
+  // Parameters are drawn by their names, so these are the same ones.
+  AutogradOracle oracle(direct, Parameters(direct, 0, nodes, options, 9), two_steps);
+  const at::Tensor planes = oracle.logits(all_of(*images).to(test::device())).cpu();
+  ASSERT_EQ(planes.sizes(), (std::vector<std::int64_t>{7, 5, 19, 15}));
+
+  test::on_ranks(plan.ranks(), [&](Communicator& world) {
+    use_device(test::device(), world.rank().value);
+    const Stage& stage = plan.stages[static_cast<std::size_t>(Evaluator::stage_of(plan, world.rank().value))];
+    const Parameters parameters(network.graph, stage.first_node, stage.end_node, options, 9);
+    EvaluatorOptions with_maps = in_double;
+    with_maps.maps = network.maps;
+    Evaluator evaluator(network.graph, plan, parameters, with_maps, images, &world);
+    std::int64_t taken = 0;
+    const auto take = [&](const Predictions& p) {
+      EXPECT_LT(test::relative_error(p.logits, planes.mean({2, 3}).narrow(0, p.first, p.logits.size(0))), 1e-10);
+    };
+    evaluator.run(take, [&](const PredictedMaps& maps) {
+      EXPECT_EQ(maps.image, taken++);
+      EXPECT_TRUE(at::allclose(maps.planes.to(at::kDouble), planes[maps.image], 1e-6, 1e-6));
+    });
+    EXPECT_EQ(taken, world.rank() == Rank{0} ? 7 : 0);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, EvaluatedMaps,
+    testing::Values(MasksRow{"one_rank", {.batch_size = 4, .parts = 2}},
+                    MasksRow{"grid_2x2", {.batch_size = 2, .grid = "2x2"}},
+                    MasksRow{"one_behind_2x2", {.batch_size = 4, .parts = 2, .split_size = 2, .grid = "2x2"}},
+                    MasksRow{"ways_behind_2x1",
+                             {.batch_size = 4, .split_size = 2, .num_spatial_parts = "2", .local_dp = 2}},
+                    MasksRow{"stages_3_of_2x1", {.batch_size = 2, .split_size = 3, .grid = "2x1,2x1,2x1"}},
+                    MasksRow{"replicas_2_of_1x2", {.batch_size = 2, .grid = "1x2", .replicas = 2}},
+                    MasksRow{"mast", {.batch_size = 2, .split_size = 2, .schedule = "gems-mast"}}),
+    [](const auto& row) { return row.param.name; });
+
+TEST(ClassMaps, AreOfNetworksThatEndInAMeanAndLinearLayers) {
+  const auto image = [](Graph& g) { return g.relu(g.conv(g.input({3, 8, 8}), {.out = 4, .kernel = 3}, "a")); };
+  const auto refused = [](const Graph& g, const std::string& words) {
+    try {
+      with_class_maps(g);
+      ADD_FAILURE() << "not refused: " << words;
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  Graph planes, deep, flat, pooled;
+  planes.pixel_cross_entropy(planes.conv(planes.input({3, 8, 8}), {.out = 2}, "a"));
+  refused(planes, "networks that label images");
+  deep.cross_entropy(deep.linear(deep.relu(deep.flatten(deep.global_avg_pool(image(deep)))), {.out = 2}, "fc"));
+  refused(deep, "(relu) comes before the logits");
+  flat.cross_entropy(flat.linear(flat.flatten(image(flat)), {.out = 2}, "fc"));
+  refused(flat, "(flatten) comes before the logits");
+  // Without any layer behind the mean, as SqueezeNet.
+  pooled.cross_entropy(pooled.global_avg_pool(image(pooled)));
+  const ClassMaps maps = with_class_maps(pooled);
+  EXPECT_EQ(maps.graph.shape(maps.maps), (Shape{4, 6, 6}));
+  EXPECT_EQ(maps.graph.parameters().size(), 1U);
+}
 
 // What is kept for backward would be most of the memory.
 TEST(Evaluation, HoldsLessThanHalfOfTraining) {

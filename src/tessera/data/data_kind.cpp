@@ -20,10 +20,10 @@ constexpr const char* what_is_read =
 
 // Files that hold many images in one, which people have and Tessera does not read.
 const char* container_of(const std::string& name) {
-  static const std::set<std::string> arrays{"npy", "npz", "h5", "hdf5", "zarr", "mat"};
+  static const std::set<std::string> arrays{"npz", "h5", "hdf5", "zarr", "mat"};
   static const std::set<std::string> archives{"zip", "tar", "tgz", "gz", "7z", "lmdb", "tfrecord", "parquet"};
   const std::string ending = files::ending_of(name);
-  if (arrays.contains(ending)) return "is a file of arrays: write each image as a PNG or TIFF file";
+  if (arrays.contains(ending)) return "is a file of arrays: write each image as a PNG, TIFF or .npy file";
   if (archives.contains(ending)) return "is an archive: unpack it first";
   return nullptr;
 }
@@ -59,6 +59,8 @@ ImageSize common_size(const ImageList& images) {
     try {
       const ImageHeader header = read_header(images.files[i].path);
       return ImageSize{header.height, header.width};
+    } catch (const UsageError&) {
+      throw;
     } catch (const Error& error) {
       throw UsageError(concat(error.what(), "; leave it out of the data set, or say --image-size"));
     }

@@ -1,5 +1,4 @@
-// Rows of pixels out of image files, without holding an image. Made by libvips (vips_decoder.cpp) or, where that is
-// missing, by nothing (no_decoder.cpp); CMake chooses.
+// Rows of pixels out of image files, without holding an image.
 #pragma once
 
 #include <cstdint>
@@ -41,21 +40,19 @@ enum class PixelKind {
 /// One file, open at one level. For one thread; several threads may each have their own of one file.
 class ImageDecoder {
  public:
-  /// Throws Error that names the file.
-  ImageDecoder(const std::string& path, const ImageHeader& header, const ImageLevel& level, PixelKind kind);
-  ~ImageDecoder();
+  virtual ~ImageDecoder() = default;
 
   /// Of the level.
-  std::int64_t height() const;
-  std::int64_t width() const;
-  /// Calls take(pixels) for each row of a box, from top to bottom. To be called once. Of tiled files and slides only
-  /// the tiles that the box touches are decoded; other files are decoded from their top to the box's bottom. Holds a
-  /// few rows of the box, and of tiled files at most two rows of tiles. Throws Error that names the file.
-  void for_each_row(Interval rows, Interval columns, const std::function<void(const void*)>& take);
-
- private:
-  struct Open;
-  std::unique_ptr<Open> open_;
+  virtual std::int64_t height() const = 0;
+  virtual std::int64_t width() const = 0;
+  /// Calls take(pixels) for each row of a box, from top to bottom. To be called once. Of tiled files, slides and arrays
+  /// only what the box touches is decoded; other files are decoded from their top to the box's bottom. Holds a few rows
+  /// of the box, and of tiled files at most two rows of tiles. Throws Error that names the file.
+  virtual void for_each_row(Interval rows, Interval columns, const std::function<void(const void*)>& take) = 0;
 };
+
+/// Throws Error that names the file.
+std::unique_ptr<ImageDecoder> open_image(const std::string& path, const ImageHeader& header, const ImageLevel& level,
+                                         PixelKind kind);
 
 }  // namespace tessera

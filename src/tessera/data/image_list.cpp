@@ -15,9 +15,9 @@ namespace tessera {
 namespace {
 
 bool is_image_name(const std::string& name) {
-  static const std::set<std::string> endings{"avif",    "bif",  "bmp",  "gif", "heic", "j2k", "jp2", "jpeg",
-                                             "jpg",     "mrxs", "ndpi", "pgm", "png",  "ppm", "scn", "svs",
-                                             "svslide", "tif",  "tiff", "v",   "vms",  "vmu", "webp"};
+  static const std::set<std::string> endings{"avif", "bif",     "bmp",  "gif",  "heic", "j2k", "jp2", "jpeg",
+                                             "jpg",  "mrxs",    "ndpi", "npy",  "pgm",  "png", "ppm", "scn",
+                                             "svs",  "svslide", "tif",  "tiff", "v",    "vms", "vmu", "webp"};
   return endings.contains(files::ending_of(name));
 }
 
@@ -32,6 +32,7 @@ std::optional<std::int64_t> as_number(const std::string& text) {
 struct Entry {
   std::string where;  // for messages
   std::string path, label, mask;
+  int repeat = 1;
 };
 
 class Listing {
@@ -66,7 +67,7 @@ class Listing {
   // ---- CSV
 
   struct Columns {
-    std::optional<std::size_t> path = 0, label = 1, mask;
+    std::optional<std::size_t> path = 0, label = 1, mask, repeat;
     std::size_t first_row = 0;
   };
 
@@ -79,7 +80,7 @@ class Listing {
       return static_cast<std::size_t>(at - names.begin());
     };
     if (!find("path")) return {};  // no header: path,label
-    return {find("path"), find("label"), find("mask"), 1};
+    return {find("path"), find("label"), find("mask"), find("repeat"), 1};
   }
 
   std::vector<Entry> csv_entries(const std::string& file) {
@@ -108,6 +109,13 @@ class Listing {
           problems_.add(entry.where, ": no mask");
         else
           entry.mask = files::path_in(files::folder_of(file), entry.mask);
+      }
+      if (const std::string text = field(columns.repeat); !text.empty()) {
+        constexpr std::int64_t most = 1000;
+        const auto number = as_number(text);
+        problems_.check(number && 0 <= *number && *number <= most, entry.where, ": repeat '", text,
+                        "' is not a number from 0 to ", most);
+        entry.repeat = static_cast<int>(std::clamp<std::int64_t>(number.value_or(1), 0, most));
       }
       if (!columns.label && !options_.labels_optional) entry.label = "0";
       entries.push_back(std::move(entry));
@@ -202,7 +210,7 @@ class Listing {
                     "--num-classes is ", options_.classes, "; use --num-classes ", classes, ", or leave it out");
     for (const Entry& entry : entries_) {
       if (entry.label.empty()) {  // allowed, or already a problem
-        if (options_.labels_optional) list_.files.push_back({entry.path, -1, entry.mask});
+        if (options_.labels_optional) list_.files.push_back({entry.path, -1, entry.mask, entry.repeat});
         continue;
       }
       const auto number = numbers.empty() ? as_number(entry.label) : [&]() -> std::optional<std::int64_t> {
@@ -218,7 +226,7 @@ class Listing {
       problems_.check(too_many || options_.classes == 0 || *number < options_.classes, entry.where, ": label ",
                       entry.label, numbers.empty() ? "" : concat(" (number ", *number, ")"), " does not fit ",
                       options_.classes, " classes; see --num-classes");
-      list_.files.push_back({entry.path, *number, entry.mask});
+      list_.files.push_back({entry.path, *number, entry.mask, entry.repeat});
     }
     list_.classes = options_.classes > 0 ? options_.classes : static_cast<int>(classes);
   }

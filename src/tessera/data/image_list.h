@@ -30,6 +30,7 @@ struct ImageFile {
   std::string path;
   std::int64_t label = 0;  ///< -1: it has none
   std::string mask = "";   ///< empty: none was asked for
+  int repeat = 1;          ///< how often it is trained on in an epoch
 };
 
 struct ImageList {

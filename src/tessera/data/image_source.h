@@ -86,6 +86,9 @@ class ImageSource {
   /// at a time; a source that has smaller versions of its images takes these.
   virtual at::Tensor thumbnail(std::int64_t index, ImageSize size) const;
 
+  /// How often an epoch of training has it.
+  virtual int repeats(std::int64_t) const { return 1; }
+
   /// Before it was stretched to image_shape().
   virtual ImageSize own_size(std::int64_t) const { return {image_shape()[1], image_shape()[2]}; }
 

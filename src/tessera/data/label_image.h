@@ -14,6 +14,9 @@ namespace tessera {
 /// larger than memory. Throws Error, UsageError in a build without libvips.
 void write_label_image(const std::string& path, const at::Tensor& labels, ImageSize size);
 
+/// Writes [channels, height, width] of float32 as a tiled TIFF of as many channels. As write_label_image().
+void write_planes(const std::string& path, const at::Tensor& planes);
+
 /// Writes [height, width, 3] of uint8 as a JPEG or PNG file, by the ending of `path`. As write_label_image().
 void write_picture(const std::string& path, const at::Tensor& rgb);
 

@@ -20,7 +20,20 @@ std::int64_t Subset::at(std::int64_t index) const {
 
 at::Tensor Subset::thumbnail(std::int64_t index, ImageSize size) const { return source_->thumbnail(at(index), size); }
 
-std::string Subset::describe() const { return concat(size(), " of ", source_->describe()); }
+std::string Subset::describe() const {
+  return concat(size(), size() > source_->size() ? ", with repeats, of " : " of ", source_->describe());
+}
+
+std::shared_ptr<const ImageSource> repeated(const std::shared_ptr<const ImageSource>& images) {
+  std::vector<std::int64_t> indices;
+  bool once = true;
+  for (std::int64_t i = 0; i < images->size(); ++i) {
+    indices.insert(indices.end(), static_cast<std::size_t>(images->repeats(i)), i);
+    once = once && images->repeats(i) == 1;
+  }
+  if (once) return images;
+  return std::make_shared<Subset>(images, std::move(indices));
+}
 
 HeldOut held_out(std::int64_t images, double share, std::uint64_t seed) {
   // An order that no epoch of training has.

@@ -19,6 +19,7 @@ class Subset : public ImageSource {
   std::int64_t label(std::int64_t index) const override { return source_->label(at(index)); }
   std::string name(std::int64_t index) const override { return source_->name(at(index)); }
   const std::vector<std::string>& class_names() const override { return source_->class_names(); }
+  int repeats(std::int64_t index) const override { return source_->repeats(at(index)); }
   int mask_classes() const override { return source_->mask_classes(); }
   Normalisation normalisation() const override { return source_->normalisation(); }
   void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override {
@@ -46,6 +47,9 @@ class Subset : public ImageSource {
   const std::shared_ptr<const ImageSource> source_;
   const std::vector<std::int64_t> indices_;
 };
+
+/// As an epoch of training goes through a set: each image as often as it repeats. The set itself where that is once.
+std::shared_ptr<const ImageSource> repeated(const std::shared_ptr<const ImageSource>& images);
 
 /// A set divided by chance, as the seed has it: `share` of it (at least one image) is held out to judge by, the rest is
 /// trained on. Both keep the order of the set. The same for every rank and every run of that seed.

@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "tessera/base/error.h"
-#include "tessera/data/image_decoder.h"
+#include "tessera/data/decoders.h"
 #include "tessera/data/label_image.h"
 #include "tessera/data/palette.h"
 #include "tessera/data/vips_images.h"
@@ -78,6 +78,22 @@ ImagePtr load(const std::string& path, const std::string& loader, const ImageLev
                 level.option.empty() ? nullptr : level.option.c_str(), level.number, nullptr) != 0)
     vips_failed(path, "cannot be opened; it is damaged or cut short");
   return ImagePtr(image);
+}
+
+/// In tiles, compressed without loss, by way of a file with another name.
+void save_tiff(const std::string& path, const ImagePtr& image) {
+  const std::string temporary = path + ".part";
+  // Differences of neighbours make labels shorter and floats no longer readable to all.
+  const int predictor = image && vips_image_get_format(image.get()) == VIPS_FORMAT_FLOAT
+                            ? VIPS_FOREIGN_TIFF_PREDICTOR_NONE
+                            : VIPS_FOREIGN_TIFF_PREDICTOR_HORIZONTAL;
+  if (!image ||
+      vips_tiffsave(image.get(), temporary.c_str(), "tile", TRUE, "tile_width", 256, "tile_height", 256, "compression",
+                    VIPS_FOREIGN_TIFF_COMPRESSION_DEFLATE, "predictor", predictor, "bigtiff", TRUE, nullptr) != 0) {
+    std::remove(temporary.c_str());
+    vips_failed(path, "cannot be written; is the disk full?");
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) bad_image(path, "cannot be written");
 }
 
 int number_in(VipsImage* image, const char* field) {
@@ -180,18 +196,6 @@ std::string vips_version() {
   return concat(::vips_version(0), ".", ::vips_version(1), ".", ::vips_version(2));
 }
 
-ImageHeader read_header(const std::string& path) {
-  const UsesVips vips;
-  const char* loader = vips_foreign_find_load(path.c_str());
-  if (!loader) vips_failed(path, "is not an image that libvips can read");
-  ImageHeader header{.loader = loader, .levels = {ImageLevel{}}};
-  const ImagePtr image = load(path, header.loader, header.levels.front());
-  header.height = vips_image_get_height(image.get());
-  header.width = vips_image_get_width(image.get());
-  add_levels(header, path, image.get());
-  return header;
-}
-
 void write_label_image(const std::string& path, const at::Tensor& labels, ImageSize size) {
   const UsesVips vips;
   const at::Tensor dense = labels.contiguous();
@@ -206,13 +210,16 @@ void write_label_image(const std::string& path, const at::Tensor& labels, ImageS
       vips_failed(path, "cannot be stretched");
     image = ImagePtr(stretched);
   }
-  const std::string temporary = path + ".part";
-  if (!image || vips_tiffsave(image.get(), temporary.c_str(), "tile", TRUE, "tile_width", 256, "tile_height", 256,
-                              "compression", VIPS_FOREIGN_TIFF_COMPRESSION_DEFLATE, "bigtiff", TRUE, nullptr) != 0) {
-    std::remove(temporary.c_str());
-    vips_failed(path, "cannot be written; is the disk full?");
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) bad_image(path, "cannot be written");
+  save_tiff(path, image);
+}
+
+void write_planes(const std::string& path, const at::Tensor& planes) {
+  const UsesVips vips;
+  const at::Tensor dense = planes.permute({1, 2, 0}).contiguous();
+  ensure(dense.scalar_type() == at::kFloat, "planes of ", dense.scalar_type());
+  save_tiff(path, ImagePtr(vips_image_new_from_memory(dense.data_ptr(), dense.nbytes(), static_cast<int>(dense.size(1)),
+                                                      static_cast<int>(dense.size(0)), static_cast<int>(dense.size(2)),
+                                                      VIPS_FORMAT_FLOAT)));
 }
 
 void write_picture(const std::string& path, const at::Tensor& rgb) {
@@ -235,50 +242,72 @@ void write_picture(const std::string& path, const at::Tensor& rgb) {
   if (std::rename(temporary.c_str(), path.c_str()) != 0) bad_image(path, "cannot be written");
 }
 
-struct ImageDecoder::Open {
-  Palette palette;  // empty: rows are as they are
-  std::string path;
-  bool from_top;  // libvips would hold all that it decodes of other files, were they opened for reading at any place
-  ImagePtr image;
-};
+namespace vips {
 
-ImageDecoder::ImageDecoder(const std::string& path, const ImageHeader& header, const ImageLevel& level, PixelKind kind)
-    : open_(std::make_unique<Open>()) {
+ImageHeader read_header(const std::string& path) {
   const UsesVips vips;
-  open_->path = path;
-  open_->from_top = !any_place(path, header.loader);
-  ImagePtr image = load(path, header.loader, level);
-  if (kind == PixelKind::label) open_->palette = palette_of(path);
-  open_->image = kind == PixelKind::rgb || !open_->palette.empty() ? as_rgb(path, std::move(image))
-                                                                   : as_label(path, std::move(image));
+  const char* loader = vips_foreign_find_load(path.c_str());
+  if (!loader) vips_failed(path, "is not an image that libvips can read");
+  ImageHeader header{.loader = loader, .levels = {ImageLevel{}}};
+  const ImagePtr image = load(path, header.loader, header.levels.front());
+  header.height = vips_image_get_height(image.get());
+  header.width = vips_image_get_width(image.get());
+  add_levels(header, path, image.get());
+  return header;
 }
 
-ImageDecoder::~ImageDecoder() = default;
-std::int64_t ImageDecoder::height() const { return vips_image_get_height(open_->image.get()); }
-std::int64_t ImageDecoder::width() const { return vips_image_get_width(open_->image.get()); }
+namespace {
 
-void ImageDecoder::for_each_row(Interval rows, Interval columns, const std::function<void(const void*)>& take) {
-  const UsesVips vips;
-  const RegionPtr region(vips_region_new(open_->image.get()));
-  const auto row_bytes = static_cast<std::int64_t>(VIPS_IMAGE_SIZEOF_PEL(open_->image.get())) * columns.size();
-  const std::int64_t step = std::clamp(strip_bytes / row_bytes, fewest_strip_rows, most_strip_rows);
-  const auto decode = [&](std::int64_t top, std::int64_t width, std::int64_t end) {
-    const VipsRect strip{static_cast<int>(columns.begin), static_cast<int>(top), static_cast<int>(width),
-                         static_cast<int>(std::min(step, end - top))};
-    if (vips_region_prepare(region.get(), &strip) != 0)
-      vips_failed(open_->path, "cannot be decoded; it is damaged or cut short");
-    return strip;
-  };
-  // What is above the box, one column of it: libvips would do it in one piece and hold that.
-  for (std::int64_t top = 0; open_->from_top && top < rows.begin; top += step) decode(top, 1, rows.begin);
-  for (std::int64_t top = rows.begin; top < rows.end; top += step) {
-    const VipsRect strip = decode(top, columns.size(), rows.end);
-    for (int y = strip.top; y < strip.top + strip.height; ++y) {
-      const VipsPel* row = VIPS_REGION_ADDR(region.get(), strip.left, y);
-      take(open_->palette.empty() ? static_cast<const void*>(row)
-                                  : open_->palette.numbers_of(row, columns.size()).data());
+class Decoder final : public ImageDecoder {
+ public:
+  Decoder(const std::string& path, const ImageHeader& header, const ImageLevel& level, PixelKind kind)
+      : path_(path), from_top_(!any_place(path, header.loader)) {
+    ImagePtr image = load(path, header.loader, level);
+    if (kind == PixelKind::label) palette_ = palette_of(path);
+    image_ =
+        kind == PixelKind::rgb || !palette_.empty() ? as_rgb(path, std::move(image)) : as_label(path, std::move(image));
+  }
+
+  std::int64_t height() const override { return vips_image_get_height(image_.get()); }
+  std::int64_t width() const override { return vips_image_get_width(image_.get()); }
+  void for_each_row(Interval rows, Interval columns, const std::function<void(const void*)>& take) override {
+    const UsesVips vips;
+    const RegionPtr region(vips_region_new(image_.get()));
+    const auto row_bytes = static_cast<std::int64_t>(VIPS_IMAGE_SIZEOF_PEL(image_.get())) * columns.size();
+    const std::int64_t step = std::clamp(strip_bytes / row_bytes, fewest_strip_rows, most_strip_rows);
+    const auto decode = [&](std::int64_t top, std::int64_t width, std::int64_t end) {
+      const VipsRect strip{static_cast<int>(columns.begin), static_cast<int>(top), static_cast<int>(width),
+                           static_cast<int>(std::min(step, end - top))};
+      if (vips_region_prepare(region.get(), &strip) != 0)
+        vips_failed(path_, "cannot be decoded; it is damaged or cut short");
+      return strip;
+    };
+    // What is above the box, one column of it: libvips would do it in one piece and hold that.
+    for (std::int64_t top = 0; from_top_ && top < rows.begin; top += step) decode(top, 1, rows.begin);
+    for (std::int64_t top = rows.begin; top < rows.end; top += step) {
+      const VipsRect strip = decode(top, columns.size(), rows.end);
+      for (int y = strip.top; y < strip.top + strip.height; ++y) {
+        const VipsPel* row = VIPS_REGION_ADDR(region.get(), strip.left, y);
+        take(palette_.empty() ? static_cast<const void*>(row) : palette_.numbers_of(row, columns.size()).data());
+      }
     }
   }
+
+ private:
+  const UsesVips vips_;
+  const std::string path_;
+  const bool
+      from_top_;     // libvips would hold all that it decodes of other files, were they opened for reading at any place
+  Palette palette_;  // empty: rows are as they are
+  ImagePtr image_;
+};
+
+}  // namespace
+
+std::unique_ptr<ImageDecoder> open(const std::string& path, const ImageHeader& header, const ImageLevel& level,
+                                   PixelKind kind) {
+  return std::make_unique<Decoder>(path, header, level, kind);
 }
 
+}  // namespace vips
 }  // namespace tessera

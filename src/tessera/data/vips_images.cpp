@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/data/files.h"
 #include "tessera/data/resample.h"
 
 namespace tessera {
@@ -15,7 +16,6 @@ namespace {
 constexpr int mask_value_limit = 65536;
 
 ImageList checked_list(const VipsOptions& o) {
-  if (!has_vips()) read_header(o.path);  // says so
   Problems problems;
   problems.check(o.height >= 1 && o.width >= 1, "images cannot be stretched to ", o.height, "x", o.width,
                  "; see --image-size");
@@ -29,13 +29,17 @@ ImageList checked_list(const VipsOptions& o) {
   problems.check(!o.mask_ignore || (0 <= *o.mask_ignore && *o.mask_ignore < mask_value_limit),
                  "a mask cannot have the value ", o.mask_ignore.value_or(0));
   problems.throw_if_any();
-  return list_images({.path = o.path,
-                      .flag = o.path_flag,
-                      .split = o.split,
-                      .masks = o.mask_classes > 0,
-                      .classes = o.classes,
-                      .class_names = o.class_names,
-                      .labels_optional = o.labels_optional});
+  ImageList list = list_images({.path = o.path,
+                                .flag = o.path_flag,
+                                .split = o.split,
+                                .masks = o.mask_classes > 0,
+                                .classes = o.classes,
+                                .class_names = o.class_names,
+                                .labels_optional = o.labels_optional});
+  if (!has_vips())
+    for (const ImageFile& file : list.files)
+      if (files::ending_of(file.path) != "npy") read_header(file.path);  // says so
+  return list;
 }
 
 /// What becomes `size` pixels, in pixels of a level of `level_size` that stand for `shrink` of the image's each.
@@ -107,8 +111,8 @@ std::string VipsImages::fault_of(std::int64_t index, double smallest_window) con
     const ImageLevel &finest = level_of(image, smallest_window, smallest_window), &coarsest = level_of(image, 1, 1);
     for (const ImageLevel& level : image.levels) {
       if (level.row_shrink < finest.row_shrink || level.row_shrink > coarsest.row_shrink) continue;
-      ImageDecoder decoder(file(index).path, image, level, PixelKind::rgb);
-      decoder.for_each_row({0, decoder.height()}, {0, decoder.width()}, [](const void*) {});
+      const auto decoder = open_image(file(index).path, image, level, PixelKind::rgb);
+      decoder->for_each_row({0, decoder->height()}, {0, decoder->width()}, [](const void*) {});
     }
     if (mask_classes() > 0)
       read_mask_as<std::uint8_t>(index, {}, {0, options_.height}, {0, options_.width},
@@ -157,14 +161,14 @@ void VipsImages::read_rows(std::int64_t index, const ImageWindow& window, ImageS
   const ImageLevel& level =
       level_for(image, window.height * static_cast<double>(image.height) / static_cast<double>(size.height),
                 window.width * static_cast<double>(image.width) / static_cast<double>(size.width));
-  ImageDecoder decoder(file(index).path, image, level, PixelKind::rgb);
-  const Taps down(stretch_of(window.top, window.height, image.height, level.row_shrink, decoder.height(), size.height),
+  const auto decoder = open_image(file(index).path, image, level, PixelKind::rgb);
+  const Taps down(stretch_of(window.top, window.height, image.height, level.row_shrink, decoder->height(), size.height),
                   rows);
   const Taps across(
-      stretch_of(window.left, window.width, image.width, level.column_shrink, decoder.width(), size.width), columns);
+      stretch_of(window.left, window.width, image.width, level.column_shrink, decoder->width(), size.width), columns);
   Resampler<std::uint8_t> resampler(down, across, 3);
-  decoder.for_each_row(down.all(), across.all(),
-                       [&](const void* row) { resampler.feed(static_cast<const std::uint8_t*>(row), write); });
+  decoder->for_each_row(down.all(), across.all(),
+                        [&](const void* row) { resampler.feed(static_cast<const std::uint8_t*>(row), write); });
 }
 
 template <class Real>
@@ -231,7 +235,7 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
     throw Error(concat("mask '", names.mask, "' has ", mask.height, "x", mask.width, " pixels, but its image '",
                        names.path, "' has ", image.height, "x", image.width));
   // The mask itself, never a level: those may be averages, and no label is the mean of two others.
-  ImageDecoder decoder(names.mask, mask, mask.levels.front(), PixelKind::label);
+  const auto decoder = open_image(names.mask, mask, mask.levels.front(), PixelKind::label);
   const Stretch down = stretch_of(window.top, window.height, mask.height, 1, mask.height, options_.height);
   const Stretch across = stretch_of(window.left, window.width, mask.width, 1, mask.width, options_.width);
   const Interval source_rows{nearest(down, rows.begin), nearest(down, rows.end - 1) + 1};
@@ -254,7 +258,7 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
     }
   };
   std::int64_t source_row = source_rows.begin, row = 0;
-  decoder.for_each_row(source_rows, source_columns, [&](const void* values) {
+  decoder->for_each_row(source_rows, source_columns, [&](const void* values) {
     for (; row < rows.size() && nearest(down, rows.begin + row) == source_row; ++row)
       write(row, static_cast<const std::uint16_t*>(values));
     ++source_row;
@@ -265,7 +269,7 @@ std::string VipsImages::describe() const {
   return concat(list_.source, ": ", counted(size(), "image"), " as 3x", options_.height, "x", options_.width, ", ",
                 options_.mask_classes > 0 ? concat("masks of ", counted(options_.mask_classes, "class"))
                                           : counted(classes(), "class"),
-                ", by libvips ", vips_version());
+                has_vips() ? concat(", by libvips ", vips_version()) : "");
 }
 
 }  // namespace tessera

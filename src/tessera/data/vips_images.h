@@ -65,6 +65,7 @@ class VipsImages : public ImageSource {
   int classes() const override { return list_.classes; }
   std::array<std::int64_t, 3> image_shape() const override { return {3, options_.height, options_.width}; }
   std::int64_t label(std::int64_t index) const override { return file(index).label; }
+  int repeats(std::int64_t index) const override { return file(index).repeat; }
   int mask_classes() const override { return options_.mask_classes; }
   Normalisation normalisation() const override;
   /// Reading throws Error that names the file when it is not an image, is damaged or cut short, when a mask has

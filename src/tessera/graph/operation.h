@@ -47,12 +47,12 @@ struct ParameterSpec {
   std::string suffix;               ///< "weight": the full name is the node's name, a dot and this
   std::vector<std::int64_t> sizes;  ///< as torch stores it
   Initializer init;
-  bool trainable = true;  ///< false for running statistics, and for what is fixed
-  bool fixed = false;     ///< a weight that is not trained, though backward could; trainable is then false
-  bool wide = false;      ///< kernels see it as it is kept, not rounded to the type of the activations
-  double decay = 1;       ///< running statistics: what is left of the old one after a micro
-  std::string name = {};  ///< its full name, where that is not the node's name, a dot and the suffix
-  bool as_matrix = false; ///< files have it without its last two sides, which are 1: a linear layer at every position
+  bool trainable = true;   ///< false for running statistics, and for what is fixed
+  bool fixed = false;      ///< a weight that is not trained, though backward could; trainable is then false
+  bool wide = false;       ///< kernels see it as it is kept, not rounded to the type of the activations
+  double decay = 1;        ///< running statistics: what is left of the old one after a micro
+  std::string name = {};   ///< its full name, where that is not the node's name, a dot and the suffix
+  bool as_matrix = false;  ///< files have it without its last two sides, which are 1: a linear layer at every position
   std::int64_t elements() const {
     std::int64_t n = 1;
     for (auto s : sizes) n *= s;
@@ -140,6 +140,9 @@ class Operation {
   /// Its formula, if an output depends on its own position of the inputs alone and by arithmetic that can be fused with
   /// that of others.
   virtual std::optional<PointwiseFormula> formula() const { return std::nullopt; }
+  /// In a network that is used, not trained, and behind a mean over all positions: the operation that does the same
+  /// before the mean, at every position; null: none is needed. Nothing where the two cannot change places.
+  virtual std::optional<std::shared_ptr<const Operation>> before_mean() const { return std::nullopt; }
   /// Of a loss, the end of a graph: what it wants labels for.
   virtual std::optional<LabelKind> loss_labels() const { return std::nullopt; }
   /// A loss whose labels do not all count the same: what one of each class counts.

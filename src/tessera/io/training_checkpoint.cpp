@@ -10,7 +10,8 @@ namespace {
 
 // With all that decides which state it has.
 std::string name_of(const OptimizerOptions& o) {
-  return o.name == "sgd" && o.momentum == 0 ? "sgd without momentum" : o.name;
+  return concat(o.name == "sgd" && o.momentum == 0 ? "sgd without momentum" : o.name,
+                o.average > 0 ? " with averaged weights" : "");
 }
 
 std::vector<NamedTensor> named(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
@@ -43,7 +44,8 @@ RunState run_state_at(std::int64_t step, const RunFacts& facts, const Plan& plan
           .version = build_info().version,
           .settings = {{"image_size", concat(image.height, "x", image.width)},
                        {"batch_norm", std::string(to_string(plan.batch_norm))},
-                       {"images_normalised_together", concat(batch / plan.global_micros())}},
+                       {"images_normalised_together", concat(batch / plan.global_micros())},
+                       {"ema", concat(facts.optimizer.average)}},
           .plan = plan_text(plan, graph),
           .description = facts.description};
 }
@@ -56,7 +58,8 @@ void require_same_run(const CheckpointReader& checkpoint, const RunFacts& facts,
   const std::string whose = concat("the checkpoint ", checkpoint.folder());
   Problems problems;
   problems.check(saved.optimizer == now.optimizer, whose, " has the state of ", saved.optimizer, ", not of ",
-                 now.optimizer, "; use its --optimizer and --momentum, or start anew from its weights by --init-from");
+                 now.optimizer,
+                 "; use its --optimizer, --momentum and --ema, or start anew from its weights by --init-from");
   problems.check(saved.seed == now.seed, whose, " is of --seed ", saved.seed, ", not ", now.seed);
   problems.check(saved.global_batch == now.global_batch, whose, " is of ", saved.global_batch,
                  " images per step, and this run has ", now.global_batch,

@@ -86,6 +86,12 @@ std::string recalls(const RunDocuments& run, const Json& evaluation) {
               svg(width, 8 + row * static_cast<double>(recall.size()), "recall by class", inside, "class='rows'"));
 }
 
+// The picture, with a mask over it where there is one.
+std::string picture_under(const std::string& picture, const std::string& mask) {
+  return fmt::format("<span><img src='{}' alt=''>{}</span>", escaped(picture),
+                     mask.empty() ? "" : fmt::format("<img class='mask' src='{}' alt=''>", escaped(mask)));
+}
+
 }  // namespace
 
 std::string classes(const RunDocuments& run) {
@@ -99,6 +105,13 @@ std::string samples(const RunDocuments& run) {
   for (const Json& sample : list_at(run.samples, {"samples"})) {
     const std::string picture = text_at(sample, {"picture"}), mask = text_at(sample, {"mask"});
     if (picture.empty()) continue;
+    if (!mask.empty()) {
+      for (const auto& [over, words] : {std::pair(text_at(sample, {"truth"}), "truth"), std::pair(mask, "prediction")})
+        if (!over.empty())
+          inside += fmt::format("<figure title='{}'>{}<figcaption>{}</figcaption></figure>",
+                                escaped(text_at(sample, {"name"})), picture_under(picture, over), words);
+      continue;
+    }
     const std::string truth = text_at(sample, {"label"}), said = text_at(sample, {"predicted"});
     const bool known = !truth.empty() && !said.empty();
     std::string caption;
@@ -107,13 +120,11 @@ std::string samples(const RunDocuments& run) {
       if (const auto p = number_at(sample, {"probability"})) caption += fmt::format(" {:.0f} %", 100 * *p);
       if (known && truth != said) caption += fmt::format("<br>is {}", escaped(truth));
     }
-    inside += fmt::format(
-        "<figure class='{}' title='{}'><span><img src='{}' alt=''>{}</span><figcaption>{}</figcaption></figure>",
-        !known          ? ""
-        : truth == said ? "right"
-                        : "wrong",
-        escaped(text_at(sample, {"name"})), escaped(picture),
-        mask.empty() ? "" : fmt::format("<img class='mask' src='{}' alt=''>", escaped(mask)), caption);
+    inside += fmt::format("<figure class='{}' title='{}'>{}<figcaption>{}</figcaption></figure>",
+                          !known          ? ""
+                          : truth == said ? "right"
+                                          : "wrong",
+                          escaped(text_at(sample, {"name"})), picture_under(picture, ""), caption);
   }
   if (inside.empty()) return "";
   return card("Some images of the validation set", "<div class='samples'>" + inside + "</div>", "id='samples'");

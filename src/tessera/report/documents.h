@@ -18,7 +18,7 @@ struct RunDocuments {
   std::vector<Json> metrics;  ///< lines of metrics.jsonl
   Json evaluation;            ///< evaluation.json: the newest evaluation
   Json timeline;              ///< timeline.json: the newest step that was put down
-  Json samples;               ///< samples.json; each has its picture as a data URI under "picture" (and "mask")
+  Json samples;  ///< samples.json; each has its picture as a data URI under "picture" (and "mask", "truth")
 };
 
 /// A number deep inside a document, if it is there: number_at(run, {"images_per_second", "median"}).

@@ -74,24 +74,32 @@ Evaluator::Evaluator(const Graph& graph, const Plan& plan, const Parameters& par
       place_(place_down(plan, rank_)),
       pipeline_(world ? world->split(replica_, rank_) : nullptr),
       tile_group_(tile_group(world, plan, place_, replica_)),
-      executor_(std::make_unique<Executor>(graph, parameters, Wiring{plan_, layout_, place_, pipeline_.get(), nullptr, tile_group_.get(), &meter_},
-                                           Recompute::norm)) {
+      executor_(std::make_unique<Executor>(
+          graph, parameters, Wiring{plan_, layout_, place_, pipeline_.get(), nullptr, tile_group_.get(), &meter_},
+          Recompute::norm)) {
   if (pipeline_) pipeline_->connect(executor_->peers());
+  if (options.maps && place_.stage + 1 == static_cast<int>(plan.stages.size()))
+    executor_->keep_for_answer(*options.maps);
 }
 
-Evaluation Evaluator::run(const Take& take) {
+Evaluation Evaluator::run(const Take& take, const TakeMaps& take_maps) {
   if (label_kind() == LabelKind::pixel) return run_masks({});
   const double start = now_seconds();
   Tally tally(classes());
   for_each_batch([&](const Batch& batch, std::int64_t first, std::int64_t count) {
-    const Predictions predictions = predict(batch, first, count);
+    PlanesBySample maps;
+    const Predictions predictions = predict(batch, first, count, maps);
     tally.add(predictions);
     if (take) take(predictions);
+    if (options_.maps)
+      gather(*options_.maps, at::kFloat, maps, first, count, [&](std::int64_t image, const at::Tensor& planes) {
+        if (take_maps) take_maps({image, planes});
+      });
   });
   return finished(tally.result(), start);
 }
 
-Evaluation Evaluator::run_masks(const TakeMask& take) {
+Evaluation Evaluator::run_masks(const TakeMask& take, const Wanted& wanted) {
   ensure(label_kind() == LabelKind::pixel, "masks of a network that labels images");
   const double start = now_seconds();
   const std::int64_t k = classes();
@@ -99,13 +107,13 @@ Evaluation Evaluator::run_masks(const TakeMask& take) {
   double loss = 0;
   for_each_batch([&](const Batch& batch, std::int64_t first, std::int64_t count) {
     at::Tensor counts = at::zeros({k * k}, at::kLong), losses = at::zeros({1}, at::kDouble);
-    std::map<std::int64_t, at::Tensor> masks;
+    PlanesBySample masks;
     run_micros(batch, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor& labels) {
       const at::Tensor predicted = answer.logits.data.argmax(1), known = labels.ne(ignored_label);
       const at::Tensor pairs = labels.to(at::kLong).mul_(k).add_(predicted).masked_select(known);
       counts.add_(pairs.bincount({}, k * k).cpu());
       losses.add_(answer.losses.data.sum(at::kDouble).cpu());
-      if (take) masks[samples.begin] = predicted.to(at::kByte).cpu();
+      if (take) masks[samples.begin] = predicted.to(at::kByte).cpu().unsqueeze(1);
     });
     // All ranks meet here, so none runs ahead by more than a batch.
     if (world_) {
@@ -115,7 +123,10 @@ Evaluation Evaluator::run_masks(const TakeMask& take) {
     for (std::int64_t i = 0; i < k * k; ++i)
       result.confusion.counts()[static_cast<std::size_t>(i)] += counts[i].item<std::int64_t>();
     loss += losses.item<double>();
-    if (take) gather_masks(masks, first, count, take);
+    if (!take) return;
+    const Value loss{static_cast<int>(graph_.nodes().size()) - 1};
+    const auto take_plane = [&](std::int64_t image, const at::Tensor& mask) { take({image, mask.select(0, 0)}); };
+    gather(loss, at::kByte, masks, first, count, take_plane, wanted);
   });
   result.labelled = result.confusion.total();
   if (result.labelled > 0) result.loss = loss / static_cast<double>(result.labelled);
@@ -181,15 +192,17 @@ void Evaluator::run_micros(const Batch& batch, std::int64_t first, std::int64_t 
     if (executor_->makes_loss()) labels = batch.masks.defined() ? part(batch.masks) : labels_of(samples, first);
     executor_->forward(states[i], actions[i].micro, part(batch.images), pass_of(samples, labels));
     const Executor::Answer answer = executor_->take_answer(states[i]);
-    if (answer.logits.defined()) take(samples, answer, labels);
+    if (answer.logits.defined() || answer.kept.defined()) take(samples, answer, labels);
   }
   executor_->flush();
 }
 
-Predictions Evaluator::predict(const Batch& batch, std::int64_t first, std::int64_t count) {
+Predictions Evaluator::predict(const Batch& batch, std::int64_t first, std::int64_t count, PlanesBySample& maps) {
   const std::int64_t k = classes();
   at::Tensor all = at::zeros({this->batch(), k + 1}, at::kDouble);
   run_micros(batch, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor&) {
+    if (answer.kept.defined()) maps[samples.begin] = answer.kept.data.to(at::kFloat).cpu();
+    if (!answer.logits.defined()) return;
     const at::Tensor rows = all.narrow(0, samples.begin, samples.size());
     rows.narrow(1, 0, k).copy_(answer.logits.data.flatten(1));
     rows.narrow(1, k, 1).copy_(answer.losses.data.flatten(1));
@@ -206,12 +219,13 @@ Predictions Evaluator::predict(const Batch& batch, std::int64_t first, std::int6
   return out;
 }
 
-void Evaluator::gather_masks(const std::map<std::int64_t, at::Tensor>& mine, std::int64_t first, std::int64_t count,
-                             const TakeMask& take) {
-  const int last = static_cast<int>(plan_.stages.size()) - 1, loss = static_cast<int>(graph_.nodes().size()) - 1;
-  const Shape& shape = graph_.shape({loss});
-  const auto& owned = layout_.at(last, loss).owned;
+void Evaluator::gather(Value value, at::ScalarType dtype, const PlanesBySample& mine, std::int64_t first,
+                       std::int64_t count, const TakePlanes& take, const Wanted& wanted) {
+  const int last = static_cast<int>(plan_.stages.size()) - 1;
+  const Shape& shape = graph_.shape(value);
+  const auto& owned = layout_.at(last, value.id).owned;
   for (std::int64_t i = 0; i < count; ++i) {
+    if (wanted && !wanted(first + i)) continue;
     const std::int64_t micro = i / plan_.micro_size(), sample = i % plan_.micro_size();
     const int replica = static_cast<int>(micro % plan_.replicas);
     // Each rank that has a part of this one image; rank 0 needs all of it.
@@ -228,14 +242,14 @@ void Evaluator::gather_masks(const std::map<std::int64_t, at::Tensor>& mine, std
     at::Tensor part, whole;
     if (!have.boxes[static_cast<std::size_t>(rank_)].empty()) {
       const auto share = std::prev(mine.upper_bound(i));
-      part = share->second.narrow(0, i - share->first, 1).unsqueeze(1);
+      part = share->second.narrow(0, i - share->first, 1);
     }
-    if (rank_ == 0) whole = at::empty({1, 1, shape.height, shape.width}, at::kByte);
+    if (rank_ == 0) whole = at::empty({1, shape.channels, shape.height, shape.width}, dtype);
     if (world_)
       Exchange(have, need, Rank{rank_}).start(*world_, part, whole, make_tag({.movement = 0, .micro = 0})).finish();
     else
       whole = part;
-    if (rank_ == 0) take({first + i, whole.select(0, 0).select(0, 0).contiguous()});
+    if (rank_ == 0) take(first + i, whole.select(0, 0).contiguous());
   }
 }
 
@@ -244,10 +258,7 @@ Interval Evaluator::samples_of(int micro) const {
 }
 
 PassInfo Evaluator::pass_of(Interval samples, const at::Tensor& labels) {
-  return {.labels = labels,
-          .first_sample = samples.begin,
-          .options = options_.activations(),
-          .evaluating = true};
+  return {.labels = labels, .first_sample = samples.begin, .options = options_.activations(), .evaluating = true};
 }
 
 // The loss wants a label of every image: one that is blank or not known gets a loss that nobody looks at. Where there

@@ -27,6 +27,7 @@ struct EvaluatorOptions {
   at::ScalarType dtype = at::kFloat;  ///< of activations, as the parameters were made for
   int loader_workers = 1;
   at::DeviceType device = at::kCPU;  ///< where the parameters are
+  std::optional<Value> maps = {};    ///< of the last stage; see TakeMaps
   at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }
 };
 
@@ -42,6 +43,12 @@ struct Predictions {
 struct PredictedMask {
   std::int64_t image = 0;
   at::Tensor classes;  ///< [height, width], uint8
+};
+
+/// What EvaluatorOptions::maps is for an image.
+struct PredictedMaps {
+  std::int64_t image = 0;
+  at::Tensor planes;  ///< [channels, height, width], float32
 };
 
 struct Evaluation {
@@ -69,17 +76,23 @@ class Evaluator {
   Evaluator(const Graph& graph, const Plan& plan, const Parameters& parameters, const EvaluatorOptions& options,
             std::shared_ptr<const ImageSource> images, Communicator* world = nullptr);
 
-  /// All images once. Collective; every rank takes all predictions, in order, and gets the same result.
-  Evaluation run(const Take& take = {});
+  /// All images once. Collective; every rank takes all predictions, in order, and gets the same result. Maps, if the
+  /// options ask for them, stay where they are made, as masks do: see run_masks().
+  using TakeMaps = std::function<void(const PredictedMaps&)>;
+  Evaluation run(const Take& take = {}, const TakeMaps& take_maps = {});
   /// The same for a network that labels pixels, whose predictions stay where they are made; only rank 0 takes masks,
   /// one after the other, and holds one at a time.
   using TakeMask = std::function<void(const PredictedMask&)>;
-  Evaluation run_masks(const TakeMask& take);
+  /// `wanted`, the same on all ranks, says of which images; of all where it is empty.
+  using Wanted = std::function<bool(std::int64_t image)>;
+  Evaluation run_masks(const TakeMask& take, const Wanted& wanted = {});
 
   std::int64_t batch() const { return plan_.replicas * plan_.micros(Direction::down) * plan_.micro_size(); }
 
  private:
-  /// Called for each micro that this rank makes the loss of: its samples, counted in the batch.
+  /// [samples, channels, rows, columns] by the first sample of a micro's share.
+  using PlanesBySample = std::map<std::int64_t, at::Tensor>;
+  /// Called for each micro that this rank has an answer to, or a part of its maps: its samples, counted in the batch.
   using TakeAnswer = std::function<void(Interval samples, const Executor::Answer&, const at::Tensor& labels)>;
   /// Called for each batch, with images [first, first + count) of the data set.
   using RunBatch = std::function<void(const Batch&, std::int64_t first, std::int64_t count)>;
@@ -89,12 +102,12 @@ class Evaluator {
   std::unique_ptr<Loader> make_loader() const;
   void for_each_batch(const RunBatch& run_batch);
   void run_micros(const Batch& batch, std::int64_t first, std::int64_t count, const TakeAnswer& take);
-  Predictions predict(const Batch& batch, std::int64_t first, std::int64_t count);
+  Predictions predict(const Batch& batch, std::int64_t first, std::int64_t count, PlanesBySample& maps);
   Evaluation finished(Evaluation result, double start);
-  /// The masks of a batch, of which this rank has `mine`, [samples, rows, columns] by the first sample of a micro's
-  /// share.
-  void gather_masks(const std::map<std::int64_t, at::Tensor>& mine, std::int64_t first, std::int64_t count,
-                    const TakeMask& take);
+  /// A value of a batch, of which this rank has `mine`: rank 0 takes that of each image, [channels, rows, columns].
+  using TakePlanes = std::function<void(std::int64_t image, const at::Tensor& planes)>;
+  void gather(Value value, at::ScalarType dtype, const PlanesBySample& mine, std::int64_t first, std::int64_t count,
+              const TakePlanes& take, const Wanted& wanted = {});
   /// A micro's share of this rank, counted in the batch.
   Interval samples_of(int micro) const;
   PassInfo pass_of(Interval samples, const at::Tensor& labels);

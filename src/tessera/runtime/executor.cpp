@@ -175,13 +175,21 @@ void Executor::forward_step(MicroState& state, std::size_t s) {
   for (int v : evaluating ? step.release_in_evaluation : step.release_after_forward) release(state, v);
 }
 
+void Executor::keep_for_answer(Value v) {
+  ensure(program_.producer[static_cast<std::size_t>(v.id)] >= 0, "value ", v.id, " is not made by this stage");
+  kept_ = v.id;
+  for (Step& step : program_.steps) std::erase(step.release_in_evaluation, kept_);
+}
+
 Executor::Answer Executor::take_answer(MicroState& state) {
   Answer answer;
+  const auto owned = [&](int v) { return narrowed(value(state, v), boxes(v).owned); };
   if (makes_loss()) {
     const Step& last = program_.steps.back();
-    const auto owned = [&](int v) { return narrowed(value(state, v), boxes(v).owned); };
-    answer = {owned(last.inputs[0]), owned(last.output)};
+    answer.logits = owned(last.inputs[0]);
+    answer.losses = owned(last.output);
   }
+  if (kept_ >= 0 && !boxes(kept_).owned.empty()) answer.kept = owned(kept_);
   state = {};
   return answer;
 }

@@ -78,7 +78,10 @@ class Executor {
   /// state.
   struct Answer {
     Slab logits, losses;  ///< what this member owns of them; undefined where it does not make the loss
+    Slab kept;            ///< what it owns of the value of keep_for_answer(); undefined where it owns nothing of it
   };
+  /// A value, made by this stage, that answers are to have, too.
+  void keep_for_answer(Value v);
   Answer take_answer(MicroState& state);
   /// Adds the gradient of (sum of the micro's losses)/pass.loss_terms to the parameters' gradients; frees the state.
   /// With `defer_weights` it leaves what weight_gradients() needs.
@@ -158,6 +161,7 @@ class Executor {
   std::map<int, Link> margins_, arrivals_;        // by value
   std::multimap<int, Link> departures_;           // by value
   std::vector<Movement> outbox_;                  // values and gradients on their way to other stages
+  int kept_ = -1;                                 // see keep_for_answer()
 };
 
 }  // namespace tessera

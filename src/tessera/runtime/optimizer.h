@@ -17,6 +17,7 @@ struct OptimizerOptions {
   double momentum = 0.9;  ///< sgd only
   double weight_decay = 0;
   double clip_norm = 0;  ///< 0: gradients are not clipped
+  double average = 0;    ///< of the moving average of the weights: its decay; 0: there is none
 };
 
 struct LearningRateOptions {

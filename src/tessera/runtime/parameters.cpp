@@ -127,9 +127,11 @@ void Parameters::refresh() const {
 }
 
 at::Tensor Parameters::part_like(const Parameter& parameter, const at::Tensor& flat) const {
-  ensure(parameter.trainable, parameter.name, " is not trained");
+  const bool statistic = is_statistic(parameter);
+  ensure(parameter.trainable || statistic, parameter.name, " is neither trained nor a statistic");
+  const at::Tensor& all = statistic ? statistics_ : values_;
   return flat.as_strided(parameter.value.sizes(), parameter.value.strides(),
-                         flat.storage_offset() + parameter.value.storage_offset() - values_.storage_offset());
+                         flat.storage_offset() + parameter.value.storage_offset() - all.storage_offset());
 }
 
 void Parameters::update_statistics(std::int64_t micros) const {

@@ -50,13 +50,17 @@ class Parameters {
 
   /// All trainable values and their gradients, one after the other.
   const at::Tensor& flat_values() const { return values_; }
+  /// All running statistics but the counters, one after the other.
+  const at::Tensor& flat_statistics() const { return statistics_; }
+  bool is_statistic(const Parameter& parameter) const { return parameter.value.is_alias_of(statistics_); }
   at::Tensor flat_gradients() const { return sums_.narrow(0, 0, values_.size(0)); }
   /// The gradients, and behind them the shares of the statistics: what copies of these parameters add up.
   const at::Tensor& flat_sums() const { return sums_; }
   /// Where the gradients of the nodes from this one on begin in flat_sums(); backward completes them from the end.
   std::int64_t offset_of(int node) const { return offsets_[static_cast<std::size_t>(node - first_node_)]; }
 
-  /// The part of `flat`, which lies like flat_values(), that stands where a trainable parameter's value does.
+  /// The part of `flat`, which lies like flat_values(), that stands where a trainable parameter's value does; or like
+  /// flat_statistics(), for a statistic.
   at::Tensor part_like(const Parameter& parameter, const at::Tensor& flat) const;
 
   /// Takes the step's shares into the running statistics, which decay by `micros` micros.
@@ -66,8 +70,8 @@ class Parameters {
   int first_node_ = 0;
   at::TensorOptions activations_;
   at::Tensor values_, sums_;
-  at::Tensor narrow_;                         // values_ in the type of the activations, if that is another
-  at::Tensor fixed_, fixed_narrow_;           // what is not trained; fixed_sums_ takes gradients that nobody reads
+  at::Tensor narrow_;                // values_ in the type of the activations, if that is another
+  at::Tensor fixed_, fixed_narrow_;  // what is not trained; fixed_sums_ takes gradients that nobody reads
   at::Tensor fixed_sums_;
   at::Tensor statistics_, counters_, decay_;  // one behind the other, like their sums behind the gradients
   std::vector<Parameter> all_;

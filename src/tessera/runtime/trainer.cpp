@@ -46,6 +46,9 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
     auto sync = std::make_unique<GradientSync>(parameters.flat_sums(), copies.group(), plan.grad_sync, node);
     held_.push_back(std::make_unique<Held>(
         Held{s, std::move(copies), std::move(parameters), std::move(optimizer), std::move(sync)}));
+    Held& held = *held_.back();
+    if (options.optimizer.average > 0)
+      held.averages = std::make_unique<Averages>(options.optimizer.average, held.parameters, held.copies);
   }
   for (const auto& place : places) add_worker(place, images);
   std::set<Rank> peers;
@@ -260,6 +263,7 @@ void Trainer::update(StepReport& report) {
     held->optimizer.clip(report.gradient_norm);
     held->optimizer.step(report.learning_rate);
     held->parameters.update_statistics(plan_.global_micros());
+    if (held->averages) held->averages->follow(step_);
   }
   for (const auto& held : held_) held->copies.settle();
 }
@@ -276,10 +280,21 @@ void Trainer::start_at(std::int64_t step) {
   step_ = step;
   for (const auto& held : held_) {
     held->optimizer.set_steps(step);
+    // Weights that a run starts from are given as averages.
+    if (held->averages && step == 0) held->averages->restart();
     held->copies.settle();
   }
   for (Worker& w : workers_)
     if (w.loader) w.loader->start_at(step);
+}
+
+void Trainer::swap_averages() {
+  for (const auto& held : held_) {
+    if (!held->averages) continue;
+    held->copies.settle();  // nobody looks at the old ones any more
+    held->averages->swap();
+    held->copies.settle();
+  }
 }
 
 RunTensors Trainer::tensors(Which which) const {
@@ -292,7 +307,9 @@ RunTensors Trainer::tensors(Which which) const {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const Parameter& p = all[i];
       if (which == Which::held && p.trainable && !held->copies.writes(static_cast<std::int64_t>(i))) continue;
-      out.model.emplace_back(p.name, p.stored(p.value));
+      const at::Tensor average = held->averages ? held->averages->of(p) : at::Tensor();
+      out.model.emplace_back(p.name, p.stored(average.defined() ? average : p.value));
+      if (average.defined()) out.optimizer.emplace_back(p.name + ".value", p.stored(p.value));
       if (!p.trainable) continue;
       for (const auto& s : state)
         out.optimizer.emplace_back(p.name + "." + s.name, p.stored(held->parameters.part_like(p, s.values)));

@@ -11,6 +11,7 @@
 #include "tessera/data/image_source.h"
 #include "tessera/data/loader.h"
 #include "tessera/plan/plan.h"
+#include "tessera/runtime/averages.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/runtime/gradient_sync.h"
 #include "tessera/runtime/memory.h"
@@ -58,8 +59,10 @@ struct TraceEvent {
 
 /// Tensors of a run by the names that they have in checkpoints. They are views: writing to them changes the run.
 struct RunTensors {
-  std::vector<std::pair<std::string, at::Tensor>> model;      ///< parameters and running statistics
-  std::vector<std::pair<std::string, at::Tensor>> optimizer;  ///< "<parameter>.momentum_buffer", ...
+  /// Parameters and running statistics; their averages, where the run has such.
+  std::vector<std::pair<std::string, at::Tensor>> model;
+  /// "<parameter>.momentum_buffer", ...; with averages "<parameter>.value", which is what is trained.
+  std::vector<std::pair<std::string, at::Tensor>> optimizer;
 };
 
 /// By stage: of the ranks that hold its parameters (tiles, ways, replicas, both directions) the one that saves them.
@@ -88,6 +91,10 @@ class Trainer {
   enum class Which { held, owned };
   RunTensors tensors(Which which) const;
 
+  /// The weights and their averages change places, if the run has averages: to look at the latter. Collective; to be
+  /// called once more before the next step.
+  void swap_averages();
+
   /// From now on every action is put down, and what of its time was not computing.
   void record(std::vector<TraceEvent>* events, std::vector<PartSpan>* parts = nullptr) {
     events_ = events;
@@ -109,7 +116,8 @@ class Trainer {
     Parameters parameters;
     Optimizer optimizer;
     std::unique_ptr<GradientSync> sync;
-    std::size_t last_action = 0;  ///< after which its gradients are complete
+    std::unique_ptr<Averages> averages = {};  ///< null: none
+    std::size_t last_action = 0;              ///< after which its gradients are complete
   };
   /// The member of a stage that this rank is, one per direction.
   struct Worker {
@@ -144,9 +152,9 @@ class Trainer {
   std::vector<std::unique_ptr<Held>> held_;
   std::vector<Worker> workers_;
   std::int64_t step_ = 0;
-  std::size_t action_ = 0;       ///< which is under way
-  double loss_terms_ = 0;  ///< of the present step: see PassInfo
-  at::Tensor loss_sum_;          ///< of the step's micros here; undefined: none
+  std::size_t action_ = 0;  ///< which is under way
+  double loss_terms_ = 0;   ///< of the present step: see PassInfo
+  at::Tensor loss_sum_;     ///< of the step's micros here; undefined: none
   Meter meter_;
   std::vector<TraceEvent>* events_ = nullptr;
 };

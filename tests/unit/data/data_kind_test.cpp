@@ -31,9 +31,9 @@ TEST(DataKind, IsFoundByTheFilesThatAreThere) {
 
 TEST(DataKind, OfArraysAndArchivesIsRefusedWithAWayOut) {
   const TempFolder folder;
-  std::ofstream(folder / "images.npy") << "x";
-  EXPECT_THAT(kind_refusal(folder / "images.npy"), testing::HasSubstr("file of arrays"));
-  EXPECT_THAT(kind_refusal(folder.path()), testing::HasSubstr("images.npy"));
+  std::ofstream(folder / "images.npz") << "x";
+  EXPECT_THAT(kind_refusal(folder / "images.npz"), testing::HasSubstr("file of arrays"));
+  EXPECT_THAT(kind_refusal(folder.path()), testing::HasSubstr("images.npz"));
   EXPECT_THAT(kind_refusal(folder / "none"), testing::HasSubstr("does not exist"));
 }
 

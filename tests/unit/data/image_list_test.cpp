@@ -126,6 +126,17 @@ TEST_F(ImageLists, ACsvMayNameItsColumnsAndItsClasses) {
   EXPECT_THAT(refusal({.path = bare, .masks = true}), HasSubstr("no column 'mask'"));
 }
 
+TEST_F(ImageLists, ACsvSaysHowOftenAnImageIsTrainedOn) {
+  touch({"1.png", "2.png"});
+  const std::string path = folder_.write("list.csv", "path,label,repeat\n1.png,0,3\n2.png,1,\n1.png,1,0\n");
+  std::vector<int> repeats;
+  for (const ImageFile& file : list_images({.path = path}).files) repeats.push_back(file.repeat);
+  EXPECT_THAT(repeats, ElementsAre(3, 1, 0));
+  for (const char* wrong : {"-1", "x", "1001", "1.5"})
+    EXPECT_THAT(refusal({.path = folder_.write("wrong.csv", concat("path,label,repeat\n1.png,0,", wrong, "\n"))}),
+                HasSubstr(concat("line 2: repeat '", wrong, "' is not a number from 0 to 1000")));
+}
+
 TEST_F(ImageLists, TrainCsvAndValCsvShareTheClassesOfTrain) {
   touch({"1.png", "2.png"});
   folder_.write("train.csv", "1.png,a\n2.png,b\n");

@@ -45,5 +45,23 @@ TEST(Thumbnail, OfAnImageHasItsColours) {
       << small.to(at::kDouble).mean(at::IntArrayRef({0, 1})) << bytes;
 }
 
+TEST(Subset, RepeatsWhatIsToBeTrainedOnOften) {
+  class Repeating : public SyntheticImages {
+   public:
+    using SyntheticImages::SyntheticImages;
+    int repeats(std::int64_t index) const override { return static_cast<int>(index); }
+  };
+  const auto plain = std::make_shared<SyntheticImages>(SyntheticOptions{.height = 4, .width = 4, .size = 4});
+  EXPECT_EQ(repeated(plain), plain);
+  const auto all = std::make_shared<Repeating>(SyntheticOptions{.height = 4, .width = 4, .size = 4});
+  const auto often = repeated(all);
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < often->size(); ++i) names.push_back(often->name(i));
+  EXPECT_EQ(names, (std::vector<std::string>{all->name(1), all->name(2), all->name(2), all->name(3), all->name(3),
+                                             all->name(3)}));
+  // Of a part of it, too: what is held out is held out with all its repeats.
+  EXPECT_EQ(repeated(std::make_shared<Subset>(all, std::vector<std::int64_t>{0, 3}))->size(), 3);
+}
+
 }  // namespace
 }  // namespace tessera

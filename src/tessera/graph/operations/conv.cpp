@@ -31,6 +31,13 @@ std::vector<ParameterSpec> Conv::parameters(Shapes inputs) const {
   return specs;
 }
 
+std::optional<OperationPtr> Conv::before_mean() const {
+  const bool every_position_by_itself = options.kernel == Pair(1) && options.stride == Pair(1) &&
+                                        options.pad == Pair(0) && options.pad_end.value_or(0) == Pair(0);
+  if (!every_position_by_itself) return std::nullopt;
+  return std::make_shared<Conv>(options);
+}
+
 Workspace Conv::workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const {
   const auto weights = static_cast<double>(parameters(inputs)[0].elements() * element_bytes);
   return {.weight_gradient = weights};

@@ -32,6 +32,7 @@ class Conv final : public Operation {
   Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override;
   Needs needs() const override { return {.inputs = true}; }
   bool repeats() const override { return true; }
+  std::optional<OperationPtr> before_mean() const override;
 
   const ConvOptions options;
   const Windows windows;

@@ -59,6 +59,7 @@ class Dropout final : public Operation {
   Cost cost(Shapes inputs, const Box& out) const override;
   Needs needs() const override { return {}; }  // the mask is made again, not kept
   bool repeats() const override { return true; }
+  std::optional<OperationPtr> before_mean() const override { return nullptr; }
 
   const double probability;
   const DropoutOf of;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/graph/operations/conv.h"
 
 namespace tessera {
 
@@ -31,6 +32,10 @@ Cost Linear::cost(Shapes inputs, const Box& out) const {
   const double flops = 2 * batch * in * features;
   const double weights = in * features + (options.bias ? features : 0);
   return {flops, flops, flops, batch * (in + features) + weights};
+}
+
+std::optional<OperationPtr> Linear::before_mean() const {
+  return std::make_shared<Conv>(ConvOptions{.out = options.out, .bias = options.bias});
 }
 
 Shape CrossEntropy::output_shape(Shapes inputs) const {

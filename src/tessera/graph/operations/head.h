@@ -19,6 +19,7 @@ class Flatten final : public Operation {
   }
   Needs needs() const override { return {}; }
   bool repeats() const override { return false; }
+  std::optional<OperationPtr> before_mean() const override { return nullptr; }
 };
 
 struct LinearOptions {
@@ -35,6 +36,7 @@ class Linear final : public Operation {
   Cost cost(Shapes inputs, const Box& out) const override;
   Needs needs() const override { return {.inputs = true}; }
   bool repeats() const override { return true; }
+  std::optional<OperationPtr> before_mean() const override;
 
   const LinearOptions options;
 };
