@@ -121,7 +121,7 @@ void DataSets::divide() {
     images_ = o.only && o.split == "val" ? held : rest;
     if (!o.only) validation_ = held;
   }
-  if (!o.only) {
+  if (!o.only && !files_.empty()) {
     images_ = repeated(images_);
     require(images_->size() > 0, "--datapath ", options_.datapath, ": all images have a repeat of 0");
   }

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "description.h"
 #include "evaluation.h"
+#include "flags.h"
 #include "heatmaps.h"
 #include "progress.h"
 #include "run.h"
@@ -43,7 +44,7 @@ struct Takers {
 Evaluation evaluate(const Options& options, const Job& job, const Launch& launch, const Takers& takers = {}) {
   const std::string path = launch.told([&] {
     const std::string found = find_weights(options.evaluation.weights);
-    check_weights("--weights", found, job.graph);
+    check_weights("--weights", found, job.whole_network.value_or(job.graph));
     return found;
   });
   Evaluation result;
@@ -142,6 +143,8 @@ Job evaluation_job(Options& options, const ModelRegistry& models, const Launch& 
 // The names of files by image, without endings, below `folder`: as the images lie below the data path, so that classes
 // keep their folders. Images of one name are told apart by their numbers.
 std::vector<std::string> names_below(const std::string& folder, const ImageSource& images, const std::string& root) {
+  std::set<std::string> read;
+  for (std::int64_t i = 0; i < images.size(); ++i) read.insert(absolute_path(images.name(i)));
   std::set<std::string> taken;
   std::vector<std::string> out;
   for (std::int64_t i = 0; i < images.size(); ++i) {
@@ -150,11 +153,22 @@ std::vector<std::string> names_below(const std::string& folder, const ImageSourc
     std::string stem = files::stem_of(below);
     if (!taken.insert(stem).second) stem += fmt::format("_{:06}", i);
     out.push_back(fmt::format("{}/{}", folder, stem));
+    for (const char* ending : {".tif", ".jpg"})
+      require(!read.contains(absolute_path(out.back() + ending)), out.back(), ending,
+              " would be written, and is an image that is read; choose another folder");
   }
   return out;
 }
 
-void make_output_folder(const std::string& flag, const std::string& folder) {
+// A folder for files that are called like the images: among these, they might take their places.
+void make_output_folder(const std::string& flag, const std::string& folder, const std::string& images) {
+  require(has_vips(), flag, " writes TIFF files and pictures, and this tessera was built without libvips; install ",
+          "libvips-dev (scripts/install-deps) and build again");
+  std::string there = folder;  // as far as it exists
+  while (!is_folder(there) && there != "." && there != "/") there = files::folder_of(there);
+  require(images.empty() || !(absolute_path(there) + "/").starts_with(absolute_path(images) + "/"), flag, " ", folder,
+          " lies among the images of --datapath ", images,
+          ", and files there would be taken for images; choose another ", "folder");
   try {
     make_folders(folder);
   } catch (const Error& error) {
@@ -192,7 +206,7 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
   const std::string& output = options.evaluation.output;
   if (job.graph.label_kind() == LabelKind::pixel) {
     if (launch.speaks()) {
-      make_output_folder("--output", output);
+      make_output_folder("--output", output, options.datapath);
       check_writable("--json", options.json);
     }
     const auto names = names_below(output, *job.images, options.datapath);
@@ -209,13 +223,10 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
     return;
   }
   const std::string& heatmap = options.evaluation.heatmap;
-  require(heatmap.empty() || has_vips(),
-          "--heatmap writes TIFF files and pictures, and this tessera was built without ",
-          "libvips; install libvips-dev (scripts/install-deps) and build again");
   if (launch.speaks()) {
     check_writable("--output", options.evaluation.output);
     check_writable("--json", options.json);
-    if (!heatmap.empty()) make_output_folder("--heatmap", heatmap);
+    if (!heatmap.empty()) make_output_folder("--heatmap", heatmap, options.datapath);
   }
   install_cpu_allocator();
   if (launch.speaks() && !options.quiet) describe(options, job);
@@ -224,8 +235,11 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
     file = std::make_unique<PredictionsFile>(options.evaluation.output, *job.images, options.model.classes,
                                              options.evaluation.logits);
   Takers takers{.take = [&](const Predictions& p) { file->add(p); }};
-  const Heatmaps maps(*job.images, names_below(heatmap, *job.images, options.datapath));
-  if (job.maps) takers.take_maps = [&](const PredictedMaps& m) { maps.add(m); };
+  std::optional<Heatmaps> maps;
+  if (job.maps) {
+    maps.emplace(*job.images, names_below(heatmap, *job.images, options.datapath));
+    takers.take_maps = [&](const PredictedMaps& m) { maps->add(m); };
+  }
   const Evaluation result = evaluate(options, job, launch, takers);
   if (!launch.speaks()) return;
   file->close();

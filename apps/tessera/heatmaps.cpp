@@ -1,6 +1,5 @@
 #include "heatmaps.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/upsample_bilinear2d.h>
 
 #include <algorithm>
@@ -15,14 +14,6 @@ namespace tessera {
 namespace {
 
 constexpr std::int64_t most_side = 1024;
-
-ImageSize picture_size(ImageSize own) {
-  const double shrink = std::max(1.0, static_cast<double>(std::max(own.height, own.width)) / most_side);
-  const auto side = [&](std::int64_t pixels) {
-    return std::max<std::int64_t>(1, std::lround(static_cast<double>(pixels) / shrink));
-  };
-  return {side(own.height), side(own.width)};
-}
 
 // From cold to hot: dark violet, red, orange, yellow, evenly brighter, so that a grey print shows the same.
 std::array<double, 3> colour_of(double heat) {
@@ -60,7 +51,7 @@ void Heatmaps::add(const PredictedMaps& maps) const {
   make_folders(files::folder_of(name));
   write_planes(name + ".tif", maps.planes);
   const auto predicted = maps.planes.mean({1, 2}, false, at::kDouble).argmax().item<std::int64_t>();
-  const ImageSize size = picture_size(images_.own_size(maps.image));
+  const ImageSize size = shrunk_to(images_.own_size(maps.image), most_side);
   write_picture(name + ".jpg", with_heat(images_.thumbnail(maps.image, size), maps.planes.select(0, predicted)));
 }
 

@@ -211,6 +211,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
 
   if (!o.evaluation.heatmap.empty()) {
     ClassMaps maps = with_class_maps(job.graph);
+    job.whole_network = std::move(job.graph);
     job.graph = std::move(maps.graph);
     job.maps = maps.maps;
   }

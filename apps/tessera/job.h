@@ -19,7 +19,10 @@ inline int element_bytes(const Options& o) { return o.dtype == "float64" ? 8 : o
 /// A run, checked as a whole before anything starts.
 struct Job {
   Graph graph;
-  std::optional<Value> maps;            ///< of the graph, for --heatmap
+  // For --heatmap: a value of the graph, which is then another way to write the network, without auxiliary heads; and
+  // the network as its weights have it.
+  std::optional<Value> maps;
+  std::optional<Graph> whole_network;
   std::optional<ForeignModel> foreign;  ///< where the graph is from, if that is a file
   Plan plan;
   std::shared_ptr<const ImageSource> images;

@@ -145,6 +145,12 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->allow_extra_args(false)
       ->group(group);
   command
+      .add_option(
+          "--dice-weight", o.model.loss.dice,
+          "networks that label pixels: add the Dice loss to the cross entropy, and count it so much; 1 is usual")
+      ->capture_default_str()
+      ->group(group);
+  command
       .add_option("--auxiliary-weight", o.model.loss.auxiliary,
                   "network files with several outputs: train the others, too, and count their losses so much")
       ->capture_default_str()

@@ -215,10 +215,11 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   add_trace(commands.train);
   Options& train = commands.options[commands.train];
   add_checkpoint_flags(*commands.train, train.checkpoints);
-  commands.train
-      ->add_option("--ema", train.train.optimizer.average,
-                   "0.999: also keep a moving average of the weights, which is what is evaluated, saved and exported")
-      ->group("Training");
+  for (auto* command : {commands.train, commands.plan})
+    command
+        ->add_option("--ema", commands.options[command].train.optimizer.average,
+                     "0.999: also keep a moving average of the weights, which is what is evaluated, saved and exported")
+        ->group("Training");
   commands.train
       ->add_option("--log-dir", train.log_dir,
                    "folder for metrics.jsonl, TensorBoard's event files and what `tessera report` shows")

@@ -96,7 +96,8 @@ class RankRun {
     if (!job.validation) return;
     evaluator_.emplace(job.graph, job.plan, trainer_.parameters_of(Evaluator::stage_of(job.plan, world.rank().value)),
                        evaluator_options(options), job.validation, &world);
-    if (!options.log_dir.empty()) samples_.emplace(job.validation, job.class_names);
+    if (!options.log_dir.empty() && SampleImages::can_show(job.graph))
+      samples_.emplace(job.validation, job.class_names);
   }
 
   void train() {

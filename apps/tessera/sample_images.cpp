@@ -22,11 +22,7 @@ constexpr std::int64_t most_samples = 18, most_side = 144;
 
 ImageSize size_of(const ImageSource& images) {
   const auto [channels, height, width] = images.image_shape();
-  const double shrink = std::max(1.0, static_cast<double>(std::max(height, width)) / most_side);
-  const auto side = [&](std::int64_t pixels) {
-    return std::max<std::int64_t>(1, std::lround(static_cast<double>(pixels) / shrink));
-  };
-  return {side(height), side(width)};
+  return shrunk_to({height, width}, most_side);
 }
 
 std::string picture_of(std::int64_t image) { return fmt::format("samples/{}.jpg", image); }
@@ -65,6 +61,12 @@ at::Tensor in_colours(const at::Tensor& mask) {
 
 }  // namespace
 
+bool SampleImages::can_show(const Graph& graph) {
+  constexpr std::int64_t most_pixels = std::int64_t{1} << 26;
+  return has_vips() &&
+         (graph.label_kind() == LabelKind::image || graph.nodes().front().shape.positions() <= most_pixels);
+}
+
 SampleImages::SampleImages(std::shared_ptr<const ImageSource> images, std::vector<std::string> class_names)
     : images_(std::move(images)), class_names_(std::move(class_names)) {
   const std::int64_t all = images_->size(), count = std::min(most_samples, all);
@@ -97,7 +99,6 @@ void SampleImages::write_masks(const std::string& folder, std::int64_t image, co
 }
 
 void SampleImages::write(const std::string& folder) {
-  if (!has_vips()) return;  // nothing to write pictures with
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   make_folders(join_path(folder, "samples"));
   for (const auto& [image, sample] : samples_) {

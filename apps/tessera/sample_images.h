@@ -13,6 +13,8 @@ namespace tessera {
 
 class SampleImages {
  public:
+  /// Not without libvips; and masks come whole to the rank that writes them, so they must not be too large for that.
+  static bool can_show(const Graph& graph);
   /// Chooses images evenly over the set. `class_names` may be empty.
   SampleImages(std::shared_ptr<const ImageSource> images, std::vector<std::string> class_names);
 

@@ -17,7 +17,7 @@ newest() { { ls "$1" 2>/dev/null || true; } | tail -n 1; }
 # Float64, two images normalised together on every plan: what comes out is the same but for rounding.
 network=(--model resnet_v1 --depth 8 --image-size 8 --num-classes 3 --synthetic-images 64 --dtype float64
   --threads 1 --lr 0.001)
-two="--batch-size 2"
+two="--batch-size 2 --replicas 1 --batch-norm micro" # a run that goes on would take the last one's replicas
 plans=("1 $two" "2 $two --split-size 2" "2 $two --num-spatial-parts 2" "4 $two --grid 2x2"
   "3 $two --split-size 2 --num-spatial-parts 2" "4 $two --split-size 2 --num-spatial-parts 2 --local-DP 2"
   "2 --batch-size 1 --replicas 2 --batch-norm global")

@@ -130,7 +130,6 @@ norms = [k for k in ema if k.endswith("running_var")]
 assert norms and steps[0].keys() == ema.keys()
 for key in ema:
     assert max(abs(a - b) for a, b in zip(ema[key], tiles[key])) < 1e-4, key
-    # The average of what is known of the first step on: the part of the beginning is the same for all that follow.
     apart = [a - b for a, b in zip(ema[key], steps[5][key])]
     assert any(apart), key + " is not averaged"
 later = json.load(open("ema_later.json"))["evaluation"]["loss"]

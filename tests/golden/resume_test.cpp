@@ -18,7 +18,7 @@ constexpr std::int64_t all_steps = 6, steps_before = 3;
 
 struct Outcome {
   std::vector<double> losses;
-  std::map<std::string, at::Tensor> tensors;  ///< of the model, each from the rank that owns it
+  std::map<std::string, at::Tensor> tensors;  ///< of the run, each from the rank that owns it
   std::vector<std::string> owned;             ///< names as the ranks gave them: any that comes twice shows
 };
 
@@ -64,10 +64,12 @@ class ResumeTest : public testing::TestWithParam<Resumed> {
       saver.finish();
       const std::scoped_lock lock(mutex);
       if (world.rank() == Rank{0}) run.losses = losses;
-      for (const auto& [name, tensor] : trainer.tensors(Trainer::Which::owned).model) {
-        run.tensors[name] = tensor.clone();
-        run.owned.push_back(name);
-      }
+      const RunTensors owned = trainer.tensors(Trainer::Which::owned);
+      for (const auto* kind : {&owned.model, &owned.optimizer})
+        for (const auto& [name, tensor] : *kind) {
+          run.tensors[name] = tensor.clone();
+          run.owned.push_back(name);
+        }
     });
     return run;
   }
@@ -112,7 +114,8 @@ const PlanOptions stages_and_replicas{.batch_size = 4, .split_size = 3, .replica
 const PlanOptions two_ways{.batch_size = 8, .parts = 2, .split_size = 2, .num_spatial_parts = "2", .local_dp = 2};
 const PlanOptions chimera{.batch_size = 8, .parts = 2, .split_size = 2, .schedule = "chimera"};
 const OptimizerOptions sgd{.lr = 0.02, .weight_decay = 1e-3}, plain{.lr = 0.02, .momentum = 0},
-    adam{.name = "adam", .lr = 1e-3}, adamw{.name = "adamw", .lr = 1e-3, .weight_decay = 0.01};
+    adam{.name = "adam", .lr = 1e-3}, adamw{.name = "adamw", .lr = 1e-3, .weight_decay = 0.01},
+    averaged{.lr = 0.02, .average = 0.6}, averaged_adam{.name = "adam", .lr = 1e-3, .average = 0.6};
 
 INSTANTIATE_TEST_SUITE_P(
     Golden, ResumeTest,
@@ -127,12 +130,46 @@ INSTANTIATE_TEST_SUITE_P(
         Resumed{"stages_and_replicas_then_chimera_adamw", stages_and_replicas, chimera, adamw},
         Resumed{"chimera_then_ways_sgd", chimera, two_ways, sgd},
         Resumed{"ways_then_tiles_without_momentum", two_ways, tiles_and_stages, plain},
+        Resumed{"tiles_and_stages_averaged", tiles_and_stages, tiles_and_stages, averaged, at::kDouble, true},
+        Resumed{"tiles_and_stages_then_one_rank_averaged", tiles_and_stages, one_rank, averaged_adam},
+        Resumed{"one_rank_then_stages_and_replicas_averaged", one_rank, stages_and_replicas, averaged},
+        Resumed{"stages_and_replicas_then_chimera_averaged", stages_and_replicas, chimera, averaged_adam},
+        Resumed{"chimera_then_ways_averaged", chimera, two_ways, averaged},
         Resumed{.name = "dropout_sgd",
                 .first = stages_and_replicas,
                 .then = tiles_and_stages,
                 .optimizer = sgd,
                 .with_dropout = true}),
     [](const auto& row) { return row.param.name; });
+
+// A run with averages that starts from given weights trains these, on all copies.
+TEST(Resume, GivenWeightsAreTrainedAndAveraged) {
+  const test::Scratch scratch;
+  const Graph graph = builtin_models().build(resnet_v1(15, 12));
+  const auto images =
+      std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 5, .height = 15, .width = 12, .size = 16});
+  const Plan one = make_plan(graph, {.batch_size = 4});
+  Trainer other(graph, one, {.optimizer = {.lr = 0.1}, .seed = 77, .dtype = at::kDouble}, images);
+  other.step();
+  CheckpointSaver saver(one, graph, 0, {.dir = scratch.folder(), .run = "run"});
+  saver.save(other, run_state_at(1, {.images = 16}, one, graph));
+  saver.finish();
+  const TensorStore store = TensorStore::open(join_path(scratch.folder(), "step-000001"));
+  Import all;
+  for (const auto& [name, spec] : graph.parameters()) all.loaded.insert(name);
+
+  const Plan tiles = make_plan(graph, {.batch_size = 4, .grid = "2x2"});
+  if (tiles.ranks() > test::most_ranks(1000)) GTEST_SKIP() << "needs " << tiles.ranks() << " ranks";
+  test::on_ranks(tiles.ranks(), [&](Communicator& world) {
+    const TrainOptions options{.optimizer = {.average = 0.9}, .seed = 3, .dtype = at::kDouble};
+    Trainer trainer(graph, tiles, options, images, &world);
+    load_weights(trainer, store, all);
+    for (const auto& [name, spec] : graph.parameters())
+      EXPECT_TRUE(at::equal(trainer.find(name)->value, other.find(name)->value)) << name;
+    for (const auto& [name, tensor] : trainer.tensors(Trainer::Which::held).model)
+      EXPECT_TRUE(at::equal(tensor, other.find(name)->stored(other.find(name)->value))) << name;
+  });
+}
 
 // Two checkpoints on a full disk, and one after somebody has made room.
 TEST(Resume, AFullDiskIsAWarningOrTheEnd) {

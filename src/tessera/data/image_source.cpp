@@ -10,6 +10,15 @@
 #include "tessera/data/resample.h"
 
 namespace tessera {
+
+ImageSize shrunk_to(ImageSize size, std::int64_t most) {
+  const double shrink =
+      std::max(1.0, static_cast<double>(std::max(size.height, size.width)) / static_cast<double>(most));
+  const auto side = [&](std::int64_t pixels) {
+    return std::max<std::int64_t>(1, std::lround(static_cast<double>(pixels) / shrink));
+  };
+  return {side(size.height), side(size.width)};
+}
 namespace {
 
 Stretch stretch_of(double begin, double share, std::int64_t side) {

@@ -33,6 +33,8 @@ struct ImageSize {
   std::int64_t height = 0, width = 0;
   friend bool operator==(const ImageSize&, const ImageSize&) = default;
 };
+/// As large as it can be with no side above `most`, in its own shape; itself if it is no larger.
+ImageSize shrunk_to(ImageSize size, std::int64_t most);
 
 /// What a source did to its pixels: value = (raw − mean) / deviation, for each channel, with raw in [0, 1].
 struct Normalisation {

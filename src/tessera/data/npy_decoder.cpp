@@ -54,6 +54,7 @@ struct Layout {
   std::int64_t height = 0, width = 0, channels = 1;
   bool planes = false;            ///< channel by channel, not pixel by pixel
   std::int64_t number_bytes = 1;  ///< of 8 or 16 bits, without sign
+  bool truth = false;             ///< True and False, not shades
   std::int64_t data = 0;
 };
 
@@ -68,7 +69,7 @@ Layout layout_of(const std::string& path, const File& file) {
   }
   Layout out{.data = header.data};
   if (header.type == "|u1" || header.type == "|b1")
-    out.number_bytes = 1;
+    out.truth = header.type == "|b1";
   else if (header.type == "<u2")
     out.number_bytes = 2;
   else
@@ -104,6 +105,7 @@ Layout layout_of(const std::string& path, const File& file) {
 class Decoder final : public ImageDecoder {
  public:
   Decoder(const std::string& path, PixelKind kind) : file_(path), layout_(layout_of(path, file_)), kind_(kind) {
+    if (kind == PixelKind::rgb && layout_.truth) bad_image(path, "is of type bool, a mask, and no image");
     if (kind == PixelKind::label && layout_.channels != 1)
       bad_image(path, concat("has ", layout_.channels, " channels; a mask has one"));
   }

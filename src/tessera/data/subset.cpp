@@ -26,12 +26,9 @@ std::string Subset::describe() const {
 
 std::shared_ptr<const ImageSource> repeated(const std::shared_ptr<const ImageSource>& images) {
   std::vector<std::int64_t> indices;
-  bool once = true;
-  for (std::int64_t i = 0; i < images->size(); ++i) {
+  for (std::int64_t i = 0; i < images->size(); ++i)
     indices.insert(indices.end(), static_cast<std::size_t>(images->repeats(i)), i);
-    once = once && images->repeats(i) == 1;
-  }
-  if (once) return images;
+  if (std::ssize(indices) == images->size() && std::ranges::adjacent_find(indices) == indices.end()) return images;
   return std::make_shared<Subset>(images, std::move(indices));
 }
 

@@ -87,8 +87,11 @@ void save_tiff(const std::string& path, const ImagePtr& image) {
   const int predictor = image && vips_image_get_format(image.get()) == VIPS_FORMAT_FLOAT
                             ? VIPS_FOREIGN_TIFF_PREDICTOR_NONE
                             : VIPS_FOREIGN_TIFF_PREDICTOR_HORIZONTAL;
+  // No larger than the image: tiles are written whole.
+  const auto tile = [](int side) { return std::min(256, (side + 15) / 16 * 16); };
   if (!image ||
-      vips_tiffsave(image.get(), temporary.c_str(), "tile", TRUE, "tile_width", 256, "tile_height", 256, "compression",
+      vips_tiffsave(image.get(), temporary.c_str(), "tile", TRUE, "tile_width", tile(vips_image_get_width(image.get())),
+                    "tile_height", tile(vips_image_get_height(image.get())), "compression",
                     VIPS_FOREIGN_TIFF_COMPRESSION_DEFLATE, "predictor", predictor, "bigtiff", TRUE, nullptr) != 0) {
     std::remove(temporary.c_str());
     vips_failed(path, "cannot be written; is the disk full?");

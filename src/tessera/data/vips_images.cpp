@@ -38,7 +38,8 @@ ImageList checked_list(const VipsOptions& o) {
                                 .labels_optional = o.labels_optional});
   if (!has_vips())
     for (const ImageFile& file : list.files)
-      if (files::ending_of(file.path) != "npy") read_header(file.path);  // says so
+      for (const std::string& path : {file.path, file.mask})
+        if (!path.empty() && files::ending_of(path) != "npy") read_header(path);  // says so
   return list;
 }
 

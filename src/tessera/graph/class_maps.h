@@ -8,7 +8,7 @@
 namespace tessera {
 
 struct ClassMaps {
-  Graph graph;  ///< has the parameters of the network, under their names, and says the same
+  Graph graph;  ///< says the same; has the parameters of the network, under their names, but for auxiliary heads
   Value maps;   ///< one channel for each class
 };
 

@@ -76,9 +76,11 @@ Value Graph::pixel_cross_entropy(Value logits, std::vector<Value> auxiliary) {
 }
 
 void Graph::set_loss(const LossOptions& options) {
-  require(!nodes_.empty() && nodes_.back().op && nodes_.back().op->kind() == CrossEntropy().kind(),
-          "--label-smoothing, --class-weights and --auxiliary-weight are for cross entropy, but the network ends in ",
-          nodes_.empty() || !nodes_.back().op ? "no loss" : nodes_.back().op->kind());
+  require(
+      !nodes_.empty() && nodes_.back().op && nodes_.back().op->kind() == CrossEntropy().kind(),
+      "--label-smoothing, --class-weights, --dice-weight and --auxiliary-weight are for cross entropy, but the network "
+      "ends in ",
+      nodes_.empty() || !nodes_.back().op ? "no loss" : nodes_.back().op->kind());
   Node& loss = nodes_.back();
   require(std::isfinite(options.auxiliary) && options.auxiliary >= 0, "--auxiliary-weight ", options.auxiliary,
           " must be a number of at least 0");

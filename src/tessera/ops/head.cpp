@@ -6,6 +6,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <numeric>
 
@@ -72,7 +73,8 @@ class LinearKernel final : public Kernel {
 // Rows of logits, one for each sample or pixel; for each head one.
 class CrossEntropyKernel final : public Kernel {
  public:
-  CrossEntropyKernel(const CrossEntropy& op, std::int64_t classes, const at::TensorOptions& activations) : op_(op) {
+  CrossEntropyKernel(const CrossEntropy& op, std::int64_t classes, const at::TensorOptions& activations)
+      : op_(op), classes_(classes) {
     const std::vector<double>& given = op.options.class_weights;
     if (op.options.smoothing == 0 && given.empty()) return;
     const auto options = activations.dtype(wide_dtype(activations.dtype().toScalarType()));
@@ -80,17 +82,38 @@ class CrossEntropyKernel final : public Kernel {
     total_ = given.empty() ? static_cast<double>(classes) : std::accumulate(given.begin(), given.end(), 0.0);
   }
 
+  Offer offer(const ForwardArgs& args) override {
+    if (args.pass.evaluating) return {};
+    const auto heads = std::ssize(args.inputs);
+    const Interval samples = args.out.empty() ? args.inputs[0].box.batch() : args.out.batch();
+    const at::TensorOptions options = args.pass.options.dtype(wide_dtype(args.pass.options.dtype().toScalarType()));
+    at::Tensor all = at::zeros({heads, samples.size(), 3, classes_}, options);
+    if (args.out.empty()) return {all};
+    save_probabilities(args);
+    const at::Tensor labels = labels_of(args.pass), counts = ignored(args.pass).logical_not().to(all.scalar_type());
+    for (std::int64_t head = 0; head < heads; ++head)
+      add_dice_sums(args.saved[static_cast<std::size_t>(head)], labels, counts, all[head]);
+    return {all};
+  }
+
   Slab forward(const ForwardArgs& args) override {
-    args.saved.clear();
-    // Losses of other networks are compared with: evaluations have the plain one, of the network's own head.
-    const std::size_t heads = args.pass.evaluating ? 1 : args.inputs.size();
+    if (args.out.empty()) return {};
+    const bool dice = op_.options.dice > 0 && !args.pass.evaluating;
+    if (!dice) save_probabilities(args);
     at::Tensor losses;
-    for (std::size_t head = 0; head < heads; ++head) {
+    for (std::size_t head = 0; head < args.saved.size(); ++head) {
       const at::Tensor of_head = losses_of(args, head);
       losses = head == 0 ? of_head : losses.add_(of_head, op_.options.auxiliary);
     }
     if (by_pixel()) losses.masked_fill_(ignored(args.pass), 0);
-    return as_plane(losses, args.out);
+    Slab out = as_plane(losses, args.out);
+    if (dice) {
+      // A sample's own loss stands at its first pixel, in the losses of pixels.
+      if (args.out.height().contains(0) && args.out.width().contains(0))
+        out.data.select(3, 0).select(2, 0).select(1, 0).add_(dice_losses(args.agreed), args.pass.terms_per_sample);
+      args.saved.push_back(args.agreed);
+    }
+    return out;
   }
 
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
@@ -98,10 +121,14 @@ class CrossEntropyKernel final : public Kernel {
     at::Tensor gradient = as_rows(args.gradients[0]);
     if (by_pixel()) gradient = gradient.masked_fill(ignored(args.pass), 0);
     const at::Tensor labels = labels_of(args.pass);
+    const bool dice = op_.options.dice > 0;
     std::vector<Slab> out;
-    for (std::size_t head = 0; head < args.saved.size(); ++head) {
+    for (std::size_t head = 0; head + (dice ? 1 : 0) < args.saved.size(); ++head) {
       if (head == 1) gradient = gradient.mul(op_.options.auxiliary);
       at::Tensor dx = gradient_of(args.saved[head], gradient, labels);
+      if (dice)
+        add_dice_gradient(args.saved[head], args.saved.back()[static_cast<std::int64_t>(head)],
+                          gradient.mul(op_.options.dice * args.pass.terms_per_sample), labels, dx);
       if (args.pass.options.dtype() == at::kBFloat16) dx = dx.to(at::kBFloat16);
       out.push_back(as_plane(dx, args.gradients[0].box));
     }
@@ -109,13 +136,55 @@ class CrossEntropyKernel final : public Kernel {
   }
 
  private:
-  // Keeps the logarithms of the probabilities.
+  // Their logarithms, one tensor for each head. Losses of other networks are compared with: evaluations have the plain
+  // one, of the network's own head.
+  static void save_probabilities(const ForwardArgs& args) {
+    args.saved.clear();
+    for (std::size_t head = 0; head < (args.pass.evaluating ? 1 : args.inputs.size()); ++head) {
+      const at::Tensor logits = as_rows(narrowed(args.inputs[head], args.out));
+      args.saved.push_back(at::_log_softmax(logits.to(wide_dtype(logits.scalar_type())), 1, false));
+    }
+  }
+
+  // By sample: of each class the sums P, L and I of CrossEntropy's comment.
+  void add_dice_sums(const at::Tensor& log_probability, const at::Tensor& labels, const at::Tensor& counts,
+                     const at::Tensor& sums) const {
+    const std::int64_t samples = sums.size(0);
+    const auto by_sample = [&](const at::Tensor& rows) { return rows.reshape({samples, -1}); };
+    const at::Tensor probability = log_probability.exp();
+    sums.select(1, 0).copy_(probability.mul(counts).reshape({samples, -1, classes_}).sum(1));
+    sums.select(1, 1).scatter_add_(1, by_sample(labels), by_sample(counts));
+    sums.select(1, 2).scatter_add_(1, by_sample(labels), by_sample(probability.gather(1, labels).mul_(counts)));
+  }
+  static constexpr double dice_smooth = 1e-5;
+  // All heads together, each counted as it is; by sample.
+  at::Tensor dice_losses(const at::Tensor& sums) const {
+    const at::Tensor below = sums.select(2, 0).add(sums.select(2, 1)).add_(dice_smooth);
+    const at::Tensor of_heads = sums.select(2, 2).mul(2).add_(dice_smooth).div_(below).neg_().add_(1).mean(2);
+    at::Tensor all = of_heads[0];
+    for (std::int64_t head = 1; head < of_heads.size(0); ++head) all = all.add(of_heads[head], op_.options.auxiliary);
+    return all.mul(op_.options.dice);
+  }
+  // Each row's gradient is that of its sample's loss.
+  void add_dice_gradient(const at::Tensor& log_probability, const at::Tensor& sums, const at::Tensor& gradient,
+                         const at::Tensor& labels, const at::Tensor& dx) const {
+    const std::int64_t samples = sums.size(0), rows = log_probability.size(0) / samples;
+    const at::Tensor below = sums.select(1, 0).add(sums.select(1, 1)).add_(dice_smooth);
+    // Of the loss by a class's probability at a pixel: so much, and so much more where the pixel is of the class.
+    const at::Tensor anywhere =
+        sums.select(1, 2).mul(2).add_(dice_smooth).div_(below.square()).div_(static_cast<double>(classes_));
+    const at::Tensor of_class = below.reciprocal().mul_(-2.0 / static_cast<double>(classes_));
+    const at::Tensor probability = log_probability.exp();
+    at::Tensor slope = anywhere.unsqueeze(1).expand({samples, rows, classes_}).reshape({-1, classes_});
+    slope.scatter_add_(1, labels, of_class.gather(1, labels.reshape({samples, rows})).reshape({-1, 1}));
+    const at::Tensor mean = slope.mul(probability).sum(1, /*keepdim=*/true);
+    dx.add_(slope.sub_(mean).mul_(probability).mul_(gradient));
+  }
+
   at::Tensor losses_of(const ForwardArgs& args, std::size_t head) const {
-    const at::Tensor logits = as_rows(narrowed(args.inputs[head], args.out)), labels = labels_of(args.pass);
-    ensure(labels.size(0) == logits.size(0), "the loss has ", logits.size(0), " rows of logits but ", labels.size(0),
-           " labels");
-    const at::Tensor log_probability = at::_log_softmax(logits.to(wide_dtype(logits.scalar_type())), 1, false);
-    args.saved.push_back(log_probability);
+    const at::Tensor log_probability = args.saved[head], labels = labels_of(args.pass);
+    ensure(labels.size(0) == log_probability.size(0), "the loss has ", log_probability.size(0), " rows of logits but ",
+           labels.size(0), " labels");
     at::Tensor losses = log_probability.gather(1, labels).neg_();
     if (weights_.defined() && !args.pass.evaluating) {
       losses.mul_(weights_.take(labels)).mul_(1 - op_.options.smoothing);
@@ -159,6 +228,7 @@ class CrossEntropyKernel final : public Kernel {
   }
 
   const CrossEntropy& op_;
+  const std::int64_t classes_;
   at::Tensor weights_;  ///< by class; undefined: the plain loss
   double total_ = 0;    ///< of them
 };

@@ -46,6 +46,7 @@ struct PassInfo {
   at::TensorOptions options = at::kFloat;  ///< of activations
   /// The network as it is used, not trained: running statistics, nothing dropped, nothing kept for backward.
   bool evaluating = false;
+  double terms_per_sample = 1;  ///< loss_terms over the samples of the whole batch
 };
 
 using Saved = std::vector<at::Tensor>;

@@ -18,6 +18,7 @@ struct AutogradOracle::Impl {
   std::vector<torch::Tensor> trainable;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::int64_t step = 0, first_sample = 0;
+  double terms_per_sample = 1;
   bool evaluating = false;
   const ForeignModule* foreign = nullptr;
   std::unique_ptr<ForeignNetwork> network;
@@ -28,7 +29,7 @@ struct AutogradOracle::Impl {
       throw Error(concat("the oracle does not know operation '", node.op->kind(), "' of node '", node.name,
                          "'; register it with RegisterReference (docs/own_model.md)"));
     return found->second({node, in, [&](const std::string& suffix) { return values.at(node.parameter_name(suffix)); },
-                          labels, evaluating, options.seed, step, first_sample});
+                          labels, evaluating, options.seed, step, first_sample, terms_per_sample});
   }
 
   torch::Tensor loss_sum(const torch::Tensor& images, const torch::Tensor& labels) {
@@ -103,6 +104,7 @@ double AutogradOracle::step(const at::Tensor& images, const at::Tensor& labels, 
   } else if (by_pixel) {
     terms = labels.ne(CrossEntropy::ignored_label).sum().item<double>();
   }
+  impl_->terms_per_sample = terms / static_cast<double>(images.size(0));
   const std::int64_t size = images.size(0) / micros;
   double loss = 0;
   for (std::int64_t m = 0; m < micros; ++m) {

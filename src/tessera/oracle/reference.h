@@ -24,6 +24,8 @@ struct ReferenceArgs {
   // Of the random numbers.
   std::uint64_t seed = 0;
   std::int64_t step = 0, first_sample = 0;
+  /// Of a loss: what it is to be divided by, over the samples of the whole batch.
+  double terms_per_sample = 1;
 
   const torch::Tensor& x() const { return inputs[0]; }
   /// The parameter if it is there, otherwise undefined.

@@ -111,6 +111,19 @@ torch::Tensor linear(const ReferenceArgs& a) {
       .unsqueeze(3);
 }
 
+// The Dice losses of samples, added up, from their definition.
+torch::Tensor dice(const torch::Tensor& logits, const torch::Tensor& labels) {
+  const torch::Tensor counts = labels.ne(CrossEntropy::ignored_label).unsqueeze(1).to(logits.dtype());
+  const torch::Tensor is_class =
+      torch::one_hot(labels.to(torch::kLong).masked_fill(labels.eq(CrossEntropy::ignored_label), 0), logits.size(1))
+          .permute({0, 3, 1, 2})
+          .to(logits.dtype()) *
+      counts;
+  const torch::Tensor probability = torch::softmax(logits, 1) * counts;
+  const auto over = [](const torch::Tensor& t) { return t.sum(IntArrayRef{2, 3}); };
+  return (1 - (2 * over(probability * is_class) + 1e-5) / (over(probability) + over(is_class) + 1e-5)).mean(1).sum();
+}
+
 torch::Tensor loss(const ReferenceArgs& a) {
   const LossOptions& o = a.op<CrossEntropy>().options;
   auto sum = F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(o.smoothing);
@@ -118,7 +131,9 @@ torch::Tensor loss(const ReferenceArgs& a) {
   const bool image = a.op<CrossEntropy>().labels == LabelKind::image;
   if (!image) sum.ignore_index(CrossEntropy::ignored_label);
   const auto of_head = [&](const torch::Tensor& x) {
-    return F::cross_entropy(image ? x.flatten(1) : x, a.labels, sum);
+    torch::Tensor value = F::cross_entropy(image ? x.flatten(1) : x, a.labels, sum);
+    if (o.dice > 0) value = value + o.dice * a.terms_per_sample * dice(x, a.labels);
+    return value;
   };
   torch::Tensor total = of_head(a.x());
   for (std::size_t head = 1; head < a.inputs.size(); ++head) total = total + o.auxiliary * of_head(a.inputs[head]);

@@ -113,7 +113,12 @@ Evaluation Evaluator::run_masks(const TakeMask& take, const Wanted& wanted) {
       const at::Tensor pairs = labels.to(at::kLong).mul_(k).add_(predicted).masked_select(known);
       counts.add_(pairs.bincount({}, k * k).cpu());
       losses.add_(answer.losses.data.sum(at::kDouble).cpu());
-      if (take) masks[samples.begin] = predicted.to(at::kByte).cpu().unsqueeze(1);
+      bool shown = take != nullptr;
+      if (shown && wanted) {
+        shown = false;
+        for (std::int64_t i = samples.begin; i < samples.end; ++i) shown = shown || wanted(first + i);
+      }
+      if (shown) masks[samples.begin] = predicted.to(at::kByte).cpu().unsqueeze(1);
     });
     // All ranks meet here, so none runs ahead by more than a batch.
     if (world_) {

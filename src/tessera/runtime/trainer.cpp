@@ -198,7 +198,8 @@ void Trainer::forward(Worker& w, int micro) {
       .labels = {},
       .first_sample = first,
       .statistics = {.micro = first / (plan_.global_batch() / plan_.global_micros()), .micros = plan_.global_micros()},
-      .options = options_.activations()};
+      .options = options_.activations(),
+      .terms_per_sample = loss_terms_ / static_cast<double>(plan_.global_batch())};
   // Ranks that were normalised together have the same statistics: one of them hands them in. Alone, each has its own.
   const bool first_of_replicas = plan_.batch_norm != NormScope::global || replica_ == 0;
   pass.statistics.share = solo ? 1.0 / stage.members() : w.place.member == 0 && first_of_replicas ? 1 : 0;
@@ -280,8 +281,11 @@ void Trainer::start_at(std::int64_t step) {
   step_ = step;
   for (const auto& held : held_) {
     held->optimizer.set_steps(step);
+    // Copies set what they write of the tensors, each its own.
+    held->copies.settle();
     // Weights that a run starts from are given as averages.
-    if (held->averages && step == 0) held->averages->restart();
+    if (!held->averages || step > 0) continue;
+    held->averages->restart();
     held->copies.settle();
   }
   for (Worker& w : workers_)

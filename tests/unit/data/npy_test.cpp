@@ -79,6 +79,9 @@ TEST_F(Npy, MasksHaveOneChannel) {
   EXPECT_THAT(labels, ElementsAre(1, 512));
   const std::string colours = folder_.write("c.npy", npy("|u1", "(2, 2, 3)", counting(12)));
   EXPECT_THROW(open_image(colours, read_header(colours), ImageLevel{}, PixelKind::label), Error);
+  const std::string truth = folder_.write("t.npy", npy("|b1", "(2, 2)", std::string("\1\0\0\1", 4)));
+  EXPECT_NO_THROW(open_image(truth, read_header(truth), ImageLevel{}, PixelKind::label));
+  EXPECT_THROW(open_image(truth, read_header(truth), ImageLevel{}, PixelKind::rgb), Error) << "nearly black";
 }
 
 TEST_F(Npy, WhatIsNoImageIsNamed) {

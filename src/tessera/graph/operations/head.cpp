@@ -50,6 +50,10 @@ Shape CrossEntropy::output_shape(Shapes inputs) const {
     problems.check(std::isfinite(w) && w >= 0, "--class-weights: ", w, " must be a number of at least 0");
   problems.check(weights == 0 || std::ranges::any_of(options.class_weights, [](double w) { return w > 0; }),
                  "--class-weights: at least one must be more than 0");
+  problems.check(std::isfinite(options.dice) && options.dice >= 0, "--dice-weight ", options.dice,
+                 " must be a number of at least 0");
+  problems.check(options.dice == 0 || labels == LabelKind::pixel, "--dice-weight ", options.dice,
+                 " is for networks that label pixels; this one labels images");
   for (const Shape& other : inputs)
     problems.check(other == inputs[0], "an auxiliary output is ", other, ", but the network's own ", inputs[0]);
   problems.throw_if_any();
@@ -71,9 +75,10 @@ Workspace CrossEntropy::workspace(Shapes inputs, const Box& out, std::int64_t el
   const double logits = rows * static_cast<double>(inputs[0].channels * std::ssize(inputs)) * wide;
   const double heads = inputs.size() > 1 ? rows * wide : 0;
   const double weighed = options.smoothing > 0 || !options.class_weights.empty() ? rows * wide : 0;
+  const double dice = options.dice > 0 ? logits : 0;
   return {.saved = logits,
-          .forward = rows * index + weighed + heads,
-          .input_gradient = rows * (index + 2 * wide) + 2 * weighed + heads};
+          .forward = rows * index + weighed + heads + dice + (dice > 0 ? 4 * rows * wide : 0),
+          .input_gradient = rows * (index + 2 * wide) + 2 * weighed + heads + 3 * dice};
 }
 
 Cost CrossEntropy::cost(Shapes inputs, const Box& out) const {

@@ -45,12 +45,17 @@ struct LossOptions {
   double smoothing = 0;               ///< this share of every label is spread evenly over all classes
   std::vector<double> class_weights;  ///< what a label of each class counts; empty: 1
   double auxiliary = 0;               ///< what the loss of each further row of logits counts
-  bool plain() const { return smoothing == 0 && class_weights.empty() && auxiliary == 0; }
+  double dice = 0;                    ///< of pixels: what the Dice loss counts, beside the cross entropy
+  bool plain() const { return smoothing == 0 && class_weights.empty() && auxiliary == 0 && dice == 0; }
 };
 
 /// Softmax and cross-entropy on logits; the output is one loss per sample, or one per pixel. The loss of a batch is
 /// the mean over all of them that have a label, each counted as its class does: torch.nn.CrossEntropyLoss. The first
 /// input are the network's logits; others are those of auxiliary heads, whose losses are added.
+///
+/// The Dice loss of a sample is the mean over all classes of 1 - (2·I + s)/(P + L + s), where P is the sum of the
+/// class's probability over all pixels that have a label, L how many are of the class, I the sum of its probability
+/// over these, and s is 1e-5; that of a batch is the mean over its samples. (MONAI's DiceLoss with softmax.)
 class CrossEntropy final : public Operation {
  public:
   /// The value of a mask's pixel that has no label: its loss is 0 and it does not count.
@@ -63,6 +68,8 @@ class CrossEntropy final : public Operation {
   Workspace workspace(Shapes inputs, const Box& out, std::int64_t element_bytes) const override;
   Needs needs() const override { return {}; }
   bool repeats() const override { return false; }
+  /// On the sums of the Dice loss.
+  Agreement agreement() const override { return options.dice > 0 ? Agreement::tiles : Agreement::none; }
   std::optional<LabelKind> loss_labels() const override { return labels; }
   std::vector<double> loss_weights() const override { return options.class_weights; }
 
