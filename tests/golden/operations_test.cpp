@@ -242,6 +242,7 @@ std::vector<LossCase> losses() {
 std::vector<Named> plans_of_losses() {
   auto all = plans();
   all.push_back({"replicas", {.batch_size = 4, .grid = "1x2", .replicas = 2}});
+  all.push_back({"micros_of_one_sample", {.batch_size = 2, .parts = 2, .grid = "1x2"}});
   return all;
 }
 

@@ -175,6 +175,9 @@ def check_auxiliary_run(folder):
     expect(2, ["--auxiliary-weight 0.3 contradicts", "--auxiliary-weight 0.4"], "train", "--model", path, *flags,
            "--steps", "4", "--run", run, "--resume", "auto", "--auxiliary-weight", "0.3")
     expect(0, ["accuracy"], "eval", run)
+    # Where it looked: the auxiliary head plays no part, though the weights have it.
+    expect(0, ["accuracy"], "predict", run, "-o", os.path.join(folder, "heads.csv"), "--heatmap",
+           os.path.join(folder, "heads_maps"), "--num-spatial-parts", "4")
     out = os.path.join(folder, "heads.safetensors")
     expect(0, ["tensors"], "export", run, "-o", out)
     after = safetensors_lite.load(out)

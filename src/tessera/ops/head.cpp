@@ -175,7 +175,8 @@ class CrossEntropyKernel final : public Kernel {
         sums.select(1, 2).mul(2).add_(dice_smooth).div_(below.square()).div_(static_cast<double>(classes_));
     const at::Tensor of_class = below.reciprocal().mul_(-2.0 / static_cast<double>(classes_));
     const at::Tensor probability = log_probability.exp();
-    at::Tensor slope = anywhere.unsqueeze(1).expand({samples, rows, classes_}).reshape({-1, classes_});
+    // A copy: of one sample, expand() and reshape() would be a view of a single row.
+    const at::Tensor slope = anywhere.unsqueeze(1).expand({samples, rows, classes_}).contiguous().view({-1, classes_});
     slope.scatter_add_(1, labels, of_class.gather(1, labels.reshape({samples, rows})).reshape({-1, 1}));
     const at::Tensor mean = slope.mul(probability).sum(1, /*keepdim=*/true);
     dx.add_(slope.sub_(mean).mul_(probability).mul_(gradient));
