@@ -24,6 +24,7 @@ plans=("1 $two" "2 $two --split-size 2" "2 $two --num-spatial-parts 2" "4 $two -
 
 # ---- kills
 run=killed_$$ # no other test's processes have it in their command line
+alive() { grep -qsa "[k]illed_$$" /proc/[0-9]*/cmdline; } # the pattern does not find itself
 killed=0 by_mpirun=0 starting=0 writing=0
 declare -A of_plan
 while ((killed < kills)); do
@@ -51,13 +52,14 @@ while ((killed < kills)); do
   saved=$(newest $run)
   victim=$pid
   if [ "$how" = rank ] && [ ${#start[@]} -gt 0 ]; then
-    mapfile -t ranks < <(pgrep -P $pid)
+    ranks=() # the file has no end of line, so read fails though it has read
+    read -r -a ranks 2>/dev/null <"/proc/$pid/task/$pid/children" || true
     [ ${#ranks[@]} -gt 0 ] && pick "${ranks[@]}" && victim=$REPLY
   fi
   kill -9 "$victim" 2>/dev/null || { fail "a run ended by itself: $plan, $(tail -n 3 log)"; break; }
   wait $pid 2>/dev/null
-  for ((i = 0; i < 2000; ++i)); do pgrep -f "checkpoint-dir $run" >/dev/null || break; sleep 0.01; done
-  pgrep -f "checkpoint-dir $run" >/dev/null && { fail "ranks live on: $plan, $how"; break; }
+  for ((i = 0; i < 2000; ++i)); do alive || break; sleep 0.01; done
+  alive && { fail "ranks live on: $plan, $how"; break; }
   [[ "$(newest $run)" < "$saved" ]] && fail "lost: $saved was there, now $(newest $run)"
   grep -q "passed over" log && fail "a damaged checkpoint: $plan, $(grep "passed over" log)"
   if [ -n "$before" ] && grep -q "goes on from" log; then
