@@ -10,7 +10,7 @@ namespace tessera {
 
 std::shared_ptr<const ForeignModule> ForeignModel::reference() const {
   auto out = std::make_shared<ForeignModule>();
-  out->open = [from = file](at::ScalarType dtype) { return from->network(dtype); };
+  out->open = [from = file](const at::TensorOptions& options) { return from->network(options); };
   const auto add = [&](const std::string& name) {
     out->outputs.push_back(
         static_cast<std::size_t>(std::ranges::find(network.outputs, name) - network.outputs.begin()));

@@ -10,11 +10,12 @@ namespace {
 
 class Interpreter final : public ForeignNetwork {
  public:
-  Interpreter(const ForeignProgram& program, const std::map<std::string, at::Tensor>& tensors, at::ScalarType dtype)
+  Interpreter(const ForeignProgram& program, const std::map<std::string, at::Tensor>& tensors,
+              const at::TensorOptions& options)
       : program_(program) {
     for (const auto& [name, tensor] : tensors) {
-      at::Tensor copy = tensor.detach().clone();
-      tensors_[name] = copy.is_floating_point() ? copy.to(dtype) : copy;
+      const at::Tensor copy = tensor.detach().clone().to(options.device());
+      tensors_[name] = copy.is_floating_point() ? copy.to(options.dtype().toScalarType()) : copy;
     }
   }
 
@@ -130,8 +131,9 @@ class Interpreter final : public ForeignNetwork {
 }  // namespace
 
 std::unique_ptr<ForeignNetwork> interpreted(const ForeignProgram& program,
-                                            const std::map<std::string, at::Tensor>& tensors, at::ScalarType dtype) {
-  return std::make_unique<Interpreter>(program, tensors, dtype);
+                                            const std::map<std::string, at::Tensor>& tensors,
+                                            const at::TensorOptions& options) {
+  return std::make_unique<Interpreter>(program, tensors, options);
 }
 
 }  // namespace tessera

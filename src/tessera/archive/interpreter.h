@@ -11,6 +11,7 @@ namespace tessera {
 
 /// The program must outlive it. `tensors` are copied, and floating point ones become numbers of this type.
 std::unique_ptr<ForeignNetwork> interpreted(const ForeignProgram& program,
-                                            const std::map<std::string, at::Tensor>& tensors, at::ScalarType dtype);
+                                            const std::map<std::string, at::Tensor>& tensors,
+                                            const at::TensorOptions& options);
 
 }  // namespace tessera

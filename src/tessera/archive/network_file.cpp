@@ -43,6 +43,7 @@ bool names_network_file(const std::string& model) {
 std::shared_ptr<const NetworkFile> open_network(const std::string& path) {
   require(!is_folder(path), "--model ", path, " is a folder, not a file");
   require(is_file(path), "--model ", path, ": there is no such file");
+  if (is_old_pt2(path)) return open_pt2(path);
   const auto records = records_of(path);
   const auto has = [&](const std::string& name) { return std::ranges::find(records, name) != records.end(); };
   if (has("constants.pkl")) return open_torchscript(path);

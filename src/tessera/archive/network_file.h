@@ -27,8 +27,8 @@ class NetworkFile {
   virtual ~NetworkFile() = default;
   /// Lives as long as this does.
   virtual const ForeignProgram& program() const = 0;
-  /// A copy of the network of its own, with weights of this type.
-  virtual std::unique_ptr<ForeignNetwork> network(at::ScalarType dtype) const = 0;
+  /// A copy of the network of its own, with weights of this type on this device.
+  virtual std::unique_ptr<ForeignNetwork> network(const at::TensorOptions& options) const = 0;
   /// A stored tensor by name; undefined if there is none.
   virtual at::Tensor tensor(const std::string& name) const = 0;
   /// "TorchScript", ...

@@ -54,7 +54,12 @@ class Parser {
       const auto found = spec.find(kind);
       if (found == spec.end()) continue;
       const int id = value(found->at("arg").at("name").get<std::string>());
-      out_.weights[found->at(field).get<std::string>()] = out_.program.body.nodes.size();
+      const std::string name = found->at(field).get<std::string>();
+      out_.weights[name] = out_.program.body.nodes.size();
+      const auto& values = graph_.at("tensor_values");
+      const auto meta = values.find(found->at("arg").at("name").get<std::string>());
+      out_.trained[name] =
+          std::string_view(kind) == "parameter" && meta != values.end() && meta->value("requires_grad", false);
       out_.program.body.nodes.push_back({.op = "prim::Constant", .inputs = {}, .outputs = {id}, .constant = Thing()});
       return;
     }

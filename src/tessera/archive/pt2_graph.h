@@ -14,6 +14,7 @@ namespace tessera {
 struct Pt2Graph {
   ForeignProgram program;
   std::map<std::string, std::size_t> weights;
+  std::map<std::string, bool> trained;  ///< of those that are parameters: requires_grad
 };
 
 /// Throws Error where the text is not such a graph.

@@ -263,7 +263,9 @@ void collect(const c10::IValue& value, std::vector<at::Tensor>& out) {
 // The module of the file itself.
 class ScriptNetwork final : public ForeignNetwork {
  public:
-  ScriptNetwork(jit::Module module, at::ScalarType dtype) : module_(std::move(module)) { module_.to(dtype); }
+  ScriptNetwork(jit::Module module, const at::TensorOptions& options) : module_(std::move(module)) {
+    module_.to(options.device(), options.dtype().toScalarType());
+  }
 
   void bind(const std::string& name, const at::Tensor& tensor) override {
     jit::Module owner = module_;
@@ -301,8 +303,8 @@ class ScriptFile final : public NetworkFile {
   }
 
   const ForeignProgram& program() const override { return program_; }
-  std::unique_ptr<ForeignNetwork> network(at::ScalarType dtype) const override {
-    return std::make_unique<ScriptNetwork>(loaded(path_), dtype);
+  std::unique_ptr<ForeignNetwork> network(const at::TensorOptions& options) const override {
+    return std::make_unique<ScriptNetwork>(loaded(path_), options);
   }
   at::Tensor tensor(const std::string& name) const override {
     const auto found = tensors_.find(name);

@@ -69,7 +69,7 @@ AutogradOracle::AutogradOracle(const Graph& graph, const Parameters& initial, co
                                const ForeignModule* foreign)
     : impl_(new Impl{graph, options, {}, {}, nullptr}) {
   impl_->foreign = foreign;
-  if (foreign) impl_->network = foreign->open(options.dtype);
+  if (foreign) impl_->network = foreign->open(options.activations());
   for (const auto& p : initial.all()) {
     auto copy = p.value.detach().clone(at::MemoryFormat::Contiguous);
     if (p.trainable) {

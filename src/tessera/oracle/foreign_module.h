@@ -15,7 +15,7 @@
 namespace tessera {
 
 struct ForeignModule {
-  std::function<std::unique_ptr<ForeignNetwork>(at::ScalarType)> open;
+  std::function<std::unique_ptr<ForeignNetwork>(const at::TensorOptions&)> open;
   std::vector<std::size_t> outputs;   ///< what the loss looks at, of all outputs
   std::vector<std::string> dropouts;  ///< nodes of the graph in the order in which the module drops something; those
                                       ///< that are not in the graph have no say in the loss
