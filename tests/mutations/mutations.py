@@ -5,7 +5,8 @@ text is not there any more.
 """
 from collections import namedtuple
 
-Fault = namedtuple("Fault", "name file before after")
+# test: where no plan can show it, because plans are not stopped and gone on with.
+Fault = namedtuple("Fault", "name file before after test", defaults=[None])
 
 EXCHANGE = "src/tessera/comm/exchange.cpp"
 LAYOUT = "src/tessera/plan/layout.cpp"
@@ -36,9 +37,9 @@ FAULTS = [
     Fault("a fresh gradient is not cleared where nothing arrives", EXCHANGE,
           "    for (const Box& box : unseen_) zero_region(part_of(have, have_, box));\n",
           "    for (const Box& box : unseen_) static_cast<void>(box);\n"),
-    Fault("the own part of a gradient is not added", EXCHANGE,
+    Fault("the part of a gradient that stays between two stages is not copied", EXCHANGE,
           "into == Into::fresh ? copy_region(to, from) : add_region(to, from);",
-          "copy_region(to, from);"),
+          "if (into != Into::fresh) add_region(to, from);"),
     Fault("the margin is one row short at the bottom", LAYOUT,
           "          const Box need = node.op->input_box(out.made[m], i, shapes);\n",
           "          Box need = node.op->input_box(out.made[m], i, shapes);\n"
@@ -47,8 +48,8 @@ FAULTS = [
           "          const Box need = node.op->input_box(out.made[m], i, shapes);\n",
           "          Box need = node.op->input_box(out.made[m], i, shapes);\n"
           "          if (need.width().begin < owned[m].width().begin) need[Axis::width].begin += 1;\n"),
-    Fault("fused blocks share a margin with the next group", LAYOUT,
-          "group_of(n) == group_of(v); });", "group_of(n) <= group_of(v) + 1; });"),
+    Fault("the margin of a value inside a fused block is neither made nor exchanged", LAYOUT,
+          "      layout.made = layout.held;\n", ""),
     # Batch norm.
     Fault("a norm for each tile", EXECUTOR,
           "if (group == nullptr || !offer.data.defined()) return agreed_alone(offer);",
@@ -121,5 +122,6 @@ FAULTS = [
           "torch::optim::SGDOptions(o.lr).momentum(o.momentum).weight_decay(o.weight_decay)",
           "torch::optim::SGDOptions(o.lr).momentum(o.momentum)"),
     Fault("Adam counts its steps from the last start", OPTIMIZER,
-          "  if (impl_->options.name == \"adam\") impl_->set_steps<torch::optim::AdamParamState>(steps);\n", ""),
+          "  if (impl_->options.name == \"adam\") impl_->set_steps<torch::optim::AdamParamState>(steps);\n", "",
+          test="golden_resume_test"),
 ]
