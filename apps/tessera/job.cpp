@@ -67,7 +67,7 @@ void check_values(const Options& o, Problems& problems) {
   problems.check(o.steps.value_or(1) > 0, "--steps ", o.steps.value_or(1), " must be at least 1");
   problems.check(o.num_epochs > 0, "--num-epochs ", o.num_epochs, " must be at least 1");
   problems.check(o.threads.value_or(1) > 0, "--threads ", o.threads.value_or(1), " must be at least 1");
-  problems.check(o.train.loader_workers >= 0, "--num-workers ", o.train.loader_workers, " must not be negative");
+  problems.check(o.workers.value_or(1) >= 0, "--num-workers ", o.workers.value_or(1), " must not be negative");
   problems.check(o.evaluation.every.value_or(1) > 0, "--eval-every ", o.evaluation.every.value_or(1),
                  " must be at least 1");
   problems.check(o.evaluation.datapath.empty() ||
@@ -132,6 +132,12 @@ void check_memory(const Job& job, const Options& o) {
       o.recompute == "block" ? "" : "--recompute block, ",
       "more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
       job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction" : ", or --balance-by memory"));
+}
+
+// A GPU leaves the cores to those that read; on a CPU they share them with those that compute.
+int reading_threads(const Options& o, int cores, int ranks) {
+  const int share = cores / ranks;
+  return o.device == "cpu" ? std::clamp(share / 4, 1, 8) : std::clamp(share - 1, 1, 16);
 }
 
 }  // namespace
@@ -243,6 +249,8 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   for (int rank = 0; rank < job.plan.ranks(); ++rank)
     job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));
+  o.train.loader_workers = o.workers.value_or(
+      reading_threads(o, cores, launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node()));
   if (o.memory_limit) check_memory(job, o);
   return job;
 }

@@ -23,7 +23,7 @@ void check_limits(const Options& o) {
     problems.check(*o.threads <= most_threads, "--threads ", *o.threads, " is more than ", most_threads,
                    ", and this machine has ", cores, cores == 1 ? " core" : " cores",
                    "; without --threads the ranks share them out");
-  problems.check(o.train.loader_workers <= 256, "--num-workers ", o.train.loader_workers,
+  problems.check(o.workers.value_or(1) <= 256, "--num-workers ", o.workers.value_or(1),
                  " is more than the 256 that are possible; a few per rank are enough");
   check_range<std::int64_t>(problems, "--num-classes", o.model.classes, 1'000'000);
   check_range<std::int64_t>(problems, "--depth", o.model.depth, 10'000);

@@ -99,8 +99,10 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->allow_extra_args(false)
       ->group(group);
   command.add_option("--mask-ignore", o.mask_ignore, "masks: the value of pixels that do not count")->group(group);
-  command.add_option("--num-workers", o.train.loader_workers, "threads that read ahead; 0 reads in the step")
-      ->capture_default_str()
+  command
+      .add_option(
+          "--num-workers", o.workers,
+          "threads of each rank that read images ahead; 0 reads in the step (as many as there are cores to spare)")
       ->group(group);
   command.add_option("--seed", o.train.seed, "of parameters, images, order and dropout")
       ->capture_default_str()

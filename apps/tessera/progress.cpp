@@ -22,6 +22,10 @@ Progress::Progress(const ProgressOptions& options)
 void Progress::step(const StepReport& r, std::int64_t peak_bytes) {
   // The first step also pays for memory and for the choice of kernels, so it counts only while it is alone.
   seconds_per_step_ = ++shown_ <= 2 ? r.seconds : 0.9 * seconds_per_step_ + 0.1 * r.seconds;
+  if (shown_ > 1) {
+    seconds_ += r.seconds;
+    waited_ += r.part(Part::data);
+  }
   const std::int64_t done = r.step + 1;
   if (options_.quiet || (!terminal_ && shown_ != 1 && done != options_.steps && done % line_every_ != 0)) return;
   std::string line = fmt::format(
@@ -56,6 +60,16 @@ void Progress::finish() {
   if (open_) fmt::print("\n");
   open_ = false;
   std::fflush(stdout);
+}
+
+void Progress::advise(int workers) {
+  constexpr double worth_a_line = 0.1, at_least_seconds = 5;
+  if (seconds_ < at_least_seconds || waited_ < worth_a_line * seconds_) return;
+  say(
+      fmt::format("Waiting for images took {:.0f}% of the time, with {} per rank to read them. What helps: more "
+                  "--num-workers where cores are idle; images of the size that is trained on; arrays (.npy) or tiled "
+                  "TIFF, which several threads read at once, in place of PNG or JPEG.",
+                  100 * waited_ / seconds_, counted(workers, "thread")));
 }
 
 void print_warning(const std::string& message) { fmt::print(stderr, "tessera: warning: {}\n", message); }

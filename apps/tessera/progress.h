@@ -23,6 +23,8 @@ class Progress {
   void say(const std::string& line);
   /// Ends the line, if one is open.
   void finish();
+  /// At the end of a run: says so if it waited for images much of the time, and what helps. `workers` read them.
+  void advise(int workers);
   /// A warning, on a line of its own; also when quiet.
   void warn(const std::string& message);
 
@@ -31,8 +33,9 @@ class Progress {
   const bool terminal_;
   bool open_ = false;
   std::int64_t line_every_;
-  std::int64_t shown_ = 0;       ///< steps of this process, which may have started at a later one
-  double seconds_per_step_ = 0;  ///< a running mean
+  std::int64_t shown_ = 0;           ///< steps of this process, which may have started at a later one
+  double seconds_per_step_ = 0;      ///< a running mean
+  double seconds_ = 0, waited_ = 0;  ///< of all steps but the first, which waits for images in any case
 };
 
 /// "tessera: warning: ..." on standard error.

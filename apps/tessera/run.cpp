@@ -111,6 +111,7 @@ class RankRun {
       throw;
     }
     progress_.finish();
+    progress_.advise(options_.train.loader_workers);
     report_.state = report_.stopped ? "stopped" : "finished";
     publish();
     if (speaks_) result_ = std::move(report_);

@@ -49,14 +49,8 @@ void mirror(const at::Tensor& tensor, int dimension) {
     mirror_as<std::uint8_t>(tensor, dimension);
 }
 
-/// value' = matrix · value + offset, over the channels.
-struct ColourMap {
-  std::vector<std::vector<double>> matrix;
-  std::vector<double> offset;
-};
-
 template <class Real>
-void map_colours(const ColourMap& map, const at::Tensor& out) {
+void map_colours_as(const ColourMap& map, const at::Tensor& out) {
   const auto channels = static_cast<std::size_t>(out.size(0));
   Real* pixels = out.data_ptr<Real>();
   std::vector<double> before(channels);
@@ -70,6 +64,13 @@ void map_colours(const ColourMap& map, const at::Tensor& out) {
         pixel[static_cast<std::int64_t>(c) * out.stride(0)] = static_cast<Real>(sum);
       }
     }
+}
+
+void map_colours(const ColourMap& map, const at::Tensor& out) {
+  if (out.scalar_type() == at::kFloat)
+    map_colours_as<float>(map, out);
+  else
+    map_colours_as<double>(map, out);
 }
 
 Interval mirrored(Interval part, std::int64_t size) { return {size - part.end, size - part.begin}; }
@@ -136,7 +137,21 @@ void Augmented::read(ReadKey key, Interval rows, Interval columns, const at::Ten
   source_->read_window(key, change.window, box.rows, box.columns, change.transpose ? out.transpose(1, 2) : out);
   if (change.flip_rows) mirror(out, 1);
   if (change.flip_columns) mirror(out, 2);
-  if (change.colours) change_colours(change, out);
+  if (change.colours) map_colours(colour_map(change), out);
+}
+
+std::optional<RawImage> Augmented::raw(ReadKey key, Interval rows, Interval columns) const {
+  const Change change = change_of(key);
+  if (!change.window.whole()) return std::nullopt;
+  const SourceBox box = source_box(change, rows, columns);
+  std::optional<RawImage> raw = source_->raw(key, box.rows, box.columns);
+  if (!raw) return raw;
+  ensure(!raw->transpose && !raw->flip_rows && !raw->flip_columns && !raw->colours, "images are augmented twice");
+  raw->transpose = change.transpose;
+  raw->flip_rows = change.flip_rows;
+  raw->flip_columns = change.flip_columns;
+  if (change.colours) raw->colours = colour_map(change);
+  return raw;
 }
 
 void Augmented::read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {
@@ -148,10 +163,10 @@ void Augmented::read_mask(ReadKey key, Interval rows, Interval columns, const at
   if (change.flip_columns) mirror(out, 1);
 }
 
-void Augmented::change_colours(const Change& change, const at::Tensor& out) const {
+ColourMap Augmented::colour_map(const Change& change) const {
   // In raw colours: saturate(mean + (raw · brightness − mean) · contrast), which is affine; saturate() is a matrix.
   const auto channels = static_cast<std::size_t>(image_shape()[0]);
-  const auto& [mean, deviation] = normalisation_;
+  const std::vector<double>&mean = normalisation_.mean, &deviation = normalisation_.deviation;
   ColourMap map{std::vector(channels, std::vector<double>(channels)), std::vector<double>(channels)};
   for (std::size_t i = 0; i < channels; ++i) {
     double offset = -mean[i];
@@ -164,10 +179,7 @@ void Augmented::change_colours(const Change& change, const at::Tensor& out) cons
     }
     map.offset[i] = offset / deviation[i];
   }
-  if (out.scalar_type() == at::kFloat)
-    map_colours<float>(map, out);
-  else
-    map_colours<double>(map, out);
+  return map;
 }
 
 std::string Augmented::describe() const { return concat(source_->describe(), ", augmented"); }

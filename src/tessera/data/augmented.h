@@ -52,6 +52,11 @@ class Augmented : public ImageSource {
   Normalisation normalisation() const override { return source_->normalisation(); }
   void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
   void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
+  std::optional<RawImage> raw(ReadKey key, Interval rows, Interval columns) const override;
+  void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override {
+    source_->read_bytes(index, rows, columns, to);
+  }
+  std::int64_t band_rows(std::int64_t index) const override { return source_->band_rows(index); }
   std::string describe() const override;
 
  private:
@@ -68,7 +73,7 @@ class Augmented : public ImageSource {
 
   Change change_of(ReadKey key) const;
   SourceBox source_box(const Change& change, Interval rows, Interval columns) const;
-  void change_colours(const Change& change, const at::Tensor& out) const;
+  ColourMap colour_map(const Change& change) const;
 
   std::shared_ptr<const ImageSource> source_;
   AugmentOptions options_;

@@ -23,6 +23,7 @@ struct ImageHeader {
   std::string loader;
   std::int64_t height = 0, width = 0;
   std::vector<ImageLevel> levels;  ///< the image itself, then ever smaller ones
+  std::int64_t band_rows = 0;      ///< as ImageSource::band_rows()
 };
 
 /// Throws Error that names the file when it is not an image.

@@ -56,6 +56,10 @@ void ImageSource::read_mask(ReadKey, Interval, Interval, const at::Tensor&) cons
   throw Error(concat("internal error: there are no masks in ", describe()));
 }
 
+void ImageSource::read_bytes(std::int64_t, Interval, Interval, std::uint8_t*) const {
+  throw Error(concat("internal error: there are no bytes in ", describe()));
+}
+
 void ImageSource::read_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
                               const at::Tensor& out) const {
   if (window.whole()) return read(key, rows, columns, out);

@@ -3,11 +3,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/ATen_fwd.h>
 
+#include "tessera/data/raw_image.h"
 #include "tessera/geometry/box.h"
 
 namespace tessera {
@@ -35,11 +37,6 @@ struct ImageSize {
 };
 /// As large as it can be with no side above `most`, in its own shape; itself if it is no larger.
 ImageSize shrunk_to(ImageSize size, std::int64_t most);
-
-/// What a source did to its pixels: value = (raw − mean) / deviation, for each channel, with raw in [0, 1].
-struct Normalisation {
-  std::vector<double> mean, deviation;
-};
 
 /// The value of a mask's pixel that belongs to no class and counts nowhere.
 inline constexpr std::int64_t ignored_label = 255;
@@ -83,6 +80,15 @@ class ImageSource {
   /// read_mask() of such an image: each pixel has the label of the nearest one.
   virtual void read_mask_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
                                 const at::Tensor& out) const;
+
+  /// How the part of an image that read() gives is made of bytes, where it is: read_bytes() and finish() then give the
+  /// same bits as read(), and the second of them can be done elsewhere. Not where pixels are interpolated.
+  virtual std::optional<RawImage> raw(ReadKey, Interval, Interval) const { return std::nullopt; }
+  /// The bytes of a box of an image that raw() speaks of, [rows, columns, channels] without gaps.
+  virtual void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const;
+  /// An image can be read in bands of this many rows, by several threads, at no cost but for the last one; 0: it
+  /// cannot, because its file must be decoded from the top.
+  virtual std::int64_t band_rows(std::int64_t) const { return 1; }
 
   /// A small picture for people, [height, width, 3] of uint8. By default the pixels of read() are averaged, a few rows
   /// at a time; a source that has smaller versions of its images takes these.

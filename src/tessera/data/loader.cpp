@@ -7,6 +7,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/accumulate.h>
 
 #include "tessera/base/error.h"
 #include "tessera/data/shuffle.h"
@@ -14,8 +15,13 @@
 namespace tessera {
 namespace {
 
+/// A worker's work at a time, at least: a megabyte of float32.
+constexpr std::int64_t values_per_band = 1 << 18;
+
 /// Views share the storage but not the tensor, so both are counted.
-bool only_holder(const at::Tensor& tensor) { return tensor.use_count() == 1 && tensor.storage().use_count() == 1; }
+bool only_holder(const at::Tensor& tensor) {
+  return !tensor.defined() || (tensor.use_count() == 1 && tensor.storage().use_count() == 1);
+}
 
 class AddsElapsed {
  public:
@@ -60,7 +66,12 @@ Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& o
     ensure(whole.batch().contains(interval), "samples ", interval, " reach outside the batch ", whole);
     for (std::int64_t i = interval.begin; i < interval.end; ++i) positions_.push_back(i);
   }
-  tasks_per_batch_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(positions_.size()));
+  as_bytes_ =
+      options.finish_there && samples() > 0 && !part_.height().empty() && !part_.width().empty() && begins_with_bytes();
+  bands_ = std::clamp<std::int64_t>(channels * part_.height().size() * part_.width().size() / values_per_band, 1,
+                                    std::max(1, options.workers));
+  // A part without samples still has a task, so that its slot gets done.
+  tasks_per_batch_ = std::max<std::int64_t>(1, samples() * bands_);
 
   if (options.deliver) device_ = options.deliver->device();
   if (to_gpu()) {
@@ -69,7 +80,13 @@ Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& o
     if (options.workers > 0) upload_stream_ = gpu.getStreamFromGlobalPool(device_);
   }
   if (options.workers == 0) return;
-  slots_.resize(static_cast<std::size_t>(options.prefetch_batches));
+  constexpr std::int64_t most_batches = 8;
+  const std::int64_t batch_bytes = c10::multiply_integers(image_sizes()) *
+                                   static_cast<std::int64_t>(c10::elementSize(
+                                       options.deliver ? options.deliver->dtype().toScalarType() : options.dtype));
+  slots_.resize(static_cast<std::size_t>(
+      std::max<std::int64_t>(options.prefetch_batches,
+                             std::min(most_batches, options.prefetch_bytes / std::max<std::int64_t>(1, batch_bytes)))));
   try {
     for (int i = 0; i < options.workers; ++i)
       workers_.emplace_back([this] {
@@ -106,27 +123,41 @@ Batch Loader::next() {
   return batch;
 }
 
-Batch Loader::delivered(const Batch& batch) const {
-  if (!options_.deliver) return batch;
+Batch Loader::delivered(const Slot& slot) const {
+  if (!options_.deliver) return slot.batch;
   const at::ScalarType dtype = options_.deliver->dtype().toScalarType();
-  Batch out = batch;
+  Batch out = slot.batch;
   if (!to_gpu()) {
-    out.images = batch.images.to(dtype);
+    out.images = images_there(slot, dtype);
     return out;
   }
   const c10::DeviceGuard device(device_);
   const c10::Stream stream =
       upload_stream_ ? *upload_stream_ : c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   const c10::StreamGuard on_stream(stream);
-  const auto upload = [&](const at::Tensor& t) {
-    return t.defined() ? t.to(device_, t.scalar_type(), /*non_blocking=*/true) : t;
-  };
-  // Rounded on the GPU, which has the time for it.
-  out.images = upload(batch.images).to(dtype);
-  out.labels = upload(batch.labels);
-  out.masks = upload(batch.masks);
+  out.images = images_there(slot, dtype);
+  out.labels = there(slot.batch.labels);
+  out.masks = there(slot.batch.masks);
   stream.synchronize();
   return out;
+}
+
+at::Tensor Loader::there(const at::Tensor& t) const {
+  return t.defined() ? t.to(device_, t.scalar_type(), /*non_blocking=*/true) : t;
+}
+
+at::Tensor Loader::images_there(const Slot& slot, at::ScalarType dtype) const {
+  // Rounded on the GPU, which has the time for it.
+  if (!as_bytes_) return there(slot.batch.images).to(dtype);
+  const at::Tensor bytes = there(slot.bytes);
+  const at::Tensor images =
+      at::empty(image_sizes(), at::TensorOptions().dtype(dtype).device(device_), at::MemoryFormat::ChannelsLast);
+  for (std::int64_t i = 0; i < samples(); ++i)
+    if (const at::Tensor& values = slot.no_bytes[static_cast<std::size_t>(i)]; values.defined())
+      images.select(0, i).copy_(there(values).select(0, 0));
+    else
+      options_.finish_there(*raw_of(slot.batch, i), bytes.select(0, i), images.select(0, i));
+  return images;
 }
 
 void Loader::start_at(std::int64_t step) {
@@ -141,62 +172,137 @@ void Loader::start_at(std::int64_t step) {
   worker_wakes_.notify_all();
 }
 
-Batch Loader::take_buffers() {
-  for (const auto& buffer : buffers_)
-    if (only_holder(buffer.images) && only_holder(buffer.labels) &&
-        (!buffer.masks.defined() || only_holder(buffer.masks)))
-      return buffer;
-  const auto samples = static_cast<std::int64_t>(positions_.size());
-  const at::TensorOptions images = at::TensorOptions().dtype(options_.dtype).pinned_memory(to_gpu());
-  Batch fresh;
-  fresh.images = at::empty({samples, source_->image_shape()[0], part_.height().size(), part_.width().size()}, images,
-                           at::MemoryFormat::ChannelsLast);
-  fresh.labels = at::empty({samples}, images.dtype(at::kLong));
+bool Loader::Buffers::free() const {
+  return only_holder(images) && only_holder(labels) && only_holder(masks) && only_holder(bytes);
+}
+
+std::vector<std::int64_t> Loader::image_sizes() const {
+  return {samples(), source_->image_shape()[0], part_.height().size(), part_.width().size()};
+}
+
+Loader::Buffers Loader::take_buffers() {
+  for (const Buffers& buffers : buffers_)
+    if (buffers.free()) return buffers;
+  const at::TensorOptions host = at::TensorOptions().dtype(options_.dtype).pinned_memory(to_gpu());
+  Buffers fresh;
+  if (as_bytes_) {
+    fresh.bytes = at::empty({samples(), c10::multiply_integers(image_sizes()) / samples()}, host.dtype(at::kByte));
+  } else {
+    fresh.images = at::empty(image_sizes(), host, at::MemoryFormat::ChannelsLast);
+  }
+  fresh.labels = at::empty({samples()}, host.dtype(at::kLong));
   if (options_.mask_dtype)
     fresh.masks =
-        at::empty({samples, mask_part_.height().size(), mask_part_.width().size()}, images.dtype(*options_.mask_dtype));
+        at::empty({samples(), mask_part_.height().size(), mask_part_.width().size()}, host.dtype(*options_.mask_dtype));
   buffers_.push_back(fresh);
   return fresh;
 }
 
+Batch Loader::blank_batch(std::int64_t step) const {
+  Batch batch;
+  batch.epoch = step / batches_per_epoch();
+  batch.first_sample = step % batches_per_epoch() * options_.batch_size;
+  if (!positions_.empty()) batch.first_sample += positions_.front();
+  return batch;
+}
+
 Loader::Slot Loader::begin_batch(std::int64_t step) {
   Slot slot;
-  slot.samples_left = tasks_per_batch_;
+  slot.tasks_left = tasks_per_batch_;
+  slot.batch = blank_batch(step);
+  slot.no_bytes.resize(positions_.size());
   try {
-    slot.batch = take_buffers();
+    const Buffers buffers = take_buffers();
+    slot.batch.images = buffers.images;
+    slot.batch.labels = buffers.labels;
+    slot.batch.masks = buffers.masks;
+    slot.bytes = buffers.bytes;
   } catch (...) {
     slot.error = std::current_exception();
   }
-  slot.batch.epoch = step / batches_per_epoch();
-  slot.batch.first_sample = step % batches_per_epoch() * options_.batch_size;
-  if (!positions_.empty()) slot.batch.first_sample += positions_.front();
   return slot;
 }
 
-void Loader::read_sample(const Batch& batch, std::int64_t sample) const {
-  const auto i = static_cast<std::size_t>(sample);
-  if (i >= positions_.size()) return;  // A part without samples still has one task, so that its slot gets done.
-  const std::int64_t position = batch.first_sample + positions_[i] - positions_.front();
-  const std::int64_t index =
-      options_.shuffle ? Shuffle(source_->size(), options_.seed, batch.epoch)(position) : position;
-  batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(index);
-  const ReadKey key(index, batch.epoch);
-  if (batch.images.numel() > 0) source_->read(key, part_.height(), part_.width(), batch.images.select(0, sample));
-  if (batch.masks.defined() && batch.masks.numel() > 0)
-    source_->read_mask(key, mask_part_.height(), mask_part_.width(), batch.masks.select(0, sample));
+ReadKey Loader::key_of(const Batch& batch, std::int64_t sample) const {
+  const std::int64_t position = batch.first_sample + positions_[static_cast<std::size_t>(sample)] - positions_.front();
+  return {options_.shuffle ? Shuffle(source_->size(), options_.seed, batch.epoch)(position) : position, batch.epoch};
+}
+
+std::optional<RawImage> Loader::raw_of(const Batch& batch, std::int64_t sample) const {
+  return source_->raw(key_of(batch, sample), part_.height(), part_.width());
+}
+
+// What one image is, the others are, or nearly all. Whoever reads it will hear what is wrong with it.
+bool Loader::begins_with_bytes() const {
+  try {
+    return raw_of(blank_batch(0), 0).has_value();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Bands begin at multiples of what the file can be read in; a file that cannot has one.
+Interval Loader::band_of(Interval rows, std::int64_t band, std::int64_t index) const {
+  const std::int64_t together = bands_ == 1 ? 0 : source_->band_rows(index);
+  if (together == 0) return band == 0 ? rows : Interval{rows.end, rows.end};
+  const auto border = [&](std::int64_t b) {
+    if (b == bands_) return rows.end;
+    return std::clamp((rows.begin + rows.size() * b / bands_) / together * together, rows.begin, rows.end);
+  };
+  return {band == 0 ? rows.begin : border(band), border(band + 1)};
+}
+
+at::Tensor Loader::room_for_values(Slot& slot, std::int64_t sample) {
+  const std::lock_guard lock(mutex_);
+  at::Tensor& room = slot.no_bytes[static_cast<std::size_t>(sample)];
+  if (!room.defined()) {
+    std::vector<std::int64_t> sizes = image_sizes();
+    sizes[0] = 1;
+    room = at::empty(sizes, at::TensorOptions().dtype(options_.dtype).pinned_memory(to_gpu()),
+                     at::MemoryFormat::ChannelsLast);
+  }
+  return room.select(0, 0);
+}
+
+void Loader::read_band(Slot& slot, std::int64_t sample, std::int64_t band) {
+  if (sample >= samples()) return;
+  const ReadKey key = key_of(slot.batch, sample);
+  if (band == 0) slot.batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(key.index);
+  const auto read_values = [&](const at::Tensor& image) {
+    const Interval rows = band_of(part_.height(), band, key.index);
+    if (!rows.empty() && image.numel() > 0)
+      source_->read(key, rows, part_.width(), image.narrow(1, rows.begin - part_.height().begin, rows.size()));
+  };
+  if (!as_bytes_) {
+    read_values(slot.batch.images.select(0, sample));
+  } else if (const auto raw = raw_of(slot.batch, sample)) {
+    const Interval rows = band_of(raw->rows, band, key.index);
+    if (!rows.empty())
+      source_->read_bytes(key.index, rows, raw->columns,
+                          slot.bytes.select(0, sample).data_ptr<std::uint8_t>() +
+                              (rows.begin - raw->rows.begin) * raw->columns.size() * raw->normalisation.channels());
+  } else {
+    read_values(room_for_values(slot, sample));
+  }
+  if (!slot.batch.masks.defined()) return;
+  const Interval rows = band_of(mask_part_.height(), band, key.index);
+  if (!rows.empty() && !mask_part_.width().empty())
+    source_->read_mask(
+        key, rows, mask_part_.width(),
+        slot.batch.masks.select(0, sample).narrow(0, rows.begin - mask_part_.height().begin, rows.size()));
 }
 
 Batch Loader::read_now(std::int64_t step) {
   Slot slot = begin_batch(step);
   if (slot.error) std::rethrow_exception(slot.error);
-  for (std::int64_t sample = 0; sample < tasks_per_batch_; ++sample) read_sample(slot.batch, sample);
-  return delivered(slot.batch);
+  for (std::int64_t task = 0; task < tasks_per_batch_; ++task) read_band(slot, task / bands_, task % bands_);
+  return delivered(slot);
 }
 
 Batch Loader::wait_for(std::int64_t step) {
   std::unique_lock lock(mutex_);
   Slot& slot = slot_of(step);
-  consumer_wakes_.wait(lock, [&] { return step < upcoming_.step && slot.samples_left == 0; });
+  consumer_wakes_.wait(lock, [&] { return step < upcoming_.step && slot.tasks_left == 0; });
   const Slot done = std::exchange(slot, Slot{});
   ++step_;
   worker_wakes_.notify_all();
@@ -212,8 +318,8 @@ void Loader::work() {
     });
     if (stopping_) return;
     const Task task = upcoming_;
-    if (task.sample == 0) slot_of(task.step) = begin_batch(task.step);
-    upcoming_ = task.sample + 1 < tasks_per_batch_ ? Task{task.step, task.sample + 1} : Task{task.step + 1, 0};
+    if (task.number == 0) slot_of(task.step) = begin_batch(task.step);
+    upcoming_ = task.number + 1 < tasks_per_batch_ ? Task{task.step, task.number + 1} : Task{task.step + 1, 0};
     run_task(lock, task);
   }
 }
@@ -227,17 +333,19 @@ void Loader::run_task(std::unique_lock<std::mutex>& lock, Task task) {
   lock.unlock();
   if (!error) {
     try {
-      read_sample(slot.batch, task.sample);
+      read_band(slot, task.number / bands_, task.number % bands_);
     } catch (...) {
       error = std::current_exception();
     }
   }
   lock.lock();
-  if (slot.samples_left == 1 && !error && !slot.error && options_.deliver) {
-    // This was the last sample: nobody else looks at the slot before it is counted off.
+  if (slot.tasks_left == 1 && !error && !slot.error && options_.deliver) {
+    // This was the last task: nobody else looks at the slot before it is counted off.
     lock.unlock();
     try {
-      slot.batch = delivered(slot.batch);
+      slot.batch = delivered(slot);
+      slot.bytes.reset();  // for the next batch
+      slot.no_bytes.clear();
     } catch (...) {
       error = std::current_exception();
     }
@@ -245,7 +353,7 @@ void Loader::run_task(std::unique_lock<std::mutex>& lock, Task task) {
   }
   --busy_workers_;
   if (!slot.error) slot.error = error;
-  if (--slot.samples_left == 0 || busy_workers_ == 0) consumer_wakes_.notify_all();
+  if (--slot.tasks_left == 0 || busy_workers_ == 0) consumer_wakes_.notify_all();
 }
 
 }  // namespace tessera

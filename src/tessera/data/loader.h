@@ -44,10 +44,15 @@ struct LoaderOptions {
 
   // How fast they come. Nothing here changes them.
 
-  /// Threads that read ahead; 0 reads inside next(). They share the images of a batch.
+  /// finish() where batches are handed over: (image, its bytes there, where its values go). Then images travel as bytes
+  /// where they are bytes. Nothing set: as values.
+  std::function<void(const RawImage&, const at::Tensor& bytes, const at::Tensor& out)> finish_there = nullptr;
+  /// Threads that read ahead; 0 reads inside next(). They share the images of a batch, and large ones in bands.
   int workers = 0;
   /// Batches under way or ready at one time, at least 1; read only when there are workers.
   int prefetch_batches = 2;
+  /// More of them, up to 8, as long as their images take no more than this where they are handed over.
+  std::int64_t prefetch_bytes = 0;
   /// What each worker holds while it lives: whose memory its tensors count as, say.
   std::function<std::shared_ptr<void>()> worker_scope = nullptr;
 };
@@ -90,20 +95,40 @@ class Loader {
   /// A batch under way; step s lives in slot s % slots.
   struct Slot {
     Batch batch;
-    std::int64_t samples_left = 0;
+    at::Tensor bytes;                  // [samples, bytes of an image], where images travel so
+    std::vector<at::Tensor> no_bytes;  // images of that batch that are not made of bytes, by sample
+    std::int64_t tasks_left = 0;
     std::exception_ptr error;
   };
-  /// One sample of one batch: what a worker does at a time.
+  /// A band of one sample of one batch: what a worker does at a time.
   struct Task {
-    std::int64_t step, sample;
+    std::int64_t step, number;
+  };
+  /// What a batch is read into.
+  struct Buffers {
+    at::Tensor images, labels, masks, bytes;
+    bool free() const;
   };
 
   bool to_gpu() const { return device_.is_cuda(); }
+  std::int64_t samples() const { return static_cast<std::int64_t>(positions_.size()); }
+  ReadKey key_of(const Batch& batch, std::int64_t sample) const;
+  std::optional<RawImage> raw_of(const Batch& batch, std::int64_t sample) const;
+  bool begins_with_bytes() const;
   /// The batch where it is wanted; returns when it is there.
-  Batch delivered(const Batch& batch) const;
-  Batch take_buffers();
+  Batch delivered(const Slot& slot) const;
+  at::Tensor there(const at::Tensor& t) const;
+  at::Tensor images_there(const Slot& slot, at::ScalarType dtype) const;
+  std::vector<std::int64_t> image_sizes() const;
+  Buffers take_buffers();
+  /// Without tensors.
+  Batch blank_batch(std::int64_t step) const;
   Slot begin_batch(std::int64_t step);
-  void read_sample(const Batch& batch, std::int64_t sample) const;
+  /// Of these rows of an image those of one band.
+  Interval band_of(Interval rows, std::int64_t band, std::int64_t index) const;
+  void read_band(Slot& slot, std::int64_t sample, std::int64_t band);
+  /// A place for the values of an image that is not made of bytes like the others.
+  at::Tensor room_for_values(Slot& slot, std::int64_t sample);
   Batch read_now(std::int64_t step);
   Batch wait_for(std::int64_t step);
   Slot& slot_of(std::int64_t step) { return slots_[static_cast<std::size_t>(step) % slots_.size()]; }
@@ -116,15 +141,17 @@ class Loader {
   at::Device device_ = at::kCPU;
   std::optional<c10::Stream> upload_stream_;  // set where workers upload
   std::vector<std::int64_t> positions_;       // of the samples within a batch
+  bool as_bytes_ = false;
+  std::int64_t bands_ = 1;  // of an image
   std::int64_t tasks_per_batch_;
   double waited_seconds_ = 0;
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable worker_wakes_, consumer_wakes_;
   std::vector<Slot> slots_;
-  std::vector<Batch> buffers_;  // every buffer that was ever handed out; free when only this list holds it
-  std::int64_t step_ = 0;       // the next batch to hand out
-  Task upcoming_{0, 0};         // the next one for a worker to take
+  std::vector<Buffers> buffers_;  // every buffer that was ever handed out
+  std::int64_t step_ = 0;         // the next batch to hand out
+  Task upcoming_{0, 0};           // the next one for a worker to take
   int busy_workers_ = 0;
   bool paused_ = false, stopping_ = false;
 

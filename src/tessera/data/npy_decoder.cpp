@@ -117,6 +117,11 @@ class Decoder final : public ImageDecoder {
     std::vector<std::uint16_t> row(pixels * channels);
     std::vector<std::uint8_t> rgb(3 * pixels);
     for (std::int64_t y = rows.begin; y < rows.end; ++y) {
+      if (kind_ == PixelKind::rgb && layout_.channels == 3 && !layout_.planes && layout_.number_bytes == 1) {
+        file_.read(layout_.data + (y * layout_.width + columns.begin) * 3, std::ssize(rgb), rgb.data());
+        take(rgb.data());
+        continue;
+      }
       read_row(y, columns, row);
       if (kind_ == PixelKind::label) {
         take(row.data());
@@ -169,7 +174,7 @@ class Decoder final : public ImageDecoder {
 
 ImageHeader read_header(const std::string& path) {
   const Layout layout = layout_of(path, File(path));
-  return {.loader = loader, .height = layout.height, .width = layout.width, .levels = {ImageLevel{}}};
+  return {.loader = loader, .height = layout.height, .width = layout.width, .levels = {ImageLevel{}}, .band_rows = 1};
 }
 
 std::unique_ptr<ImageDecoder> open(const std::string& path, PixelKind kind) {

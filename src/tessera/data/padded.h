@@ -22,6 +22,16 @@ class Padded : public ImageSource {
   int mask_classes() const override { return source_->mask_classes(); }
   Normalisation normalisation() const override { return source_->normalisation(); }
   void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
+  /// Blanks are not made of bytes.
+  std::optional<RawImage> raw(ReadKey key, Interval rows, Interval columns) const override {
+    return key.index < source_->size() ? source_->raw(key, rows, columns) : std::nullopt;
+  }
+  void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override {
+    source_->read_bytes(index, rows, columns, to);
+  }
+  std::int64_t band_rows(std::int64_t index) const override {
+    return index < source_->size() ? source_->band_rows(index) : 1;
+  }
   /// A blank counts nowhere.
   void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
   std::string describe() const override { return source_->describe(); }

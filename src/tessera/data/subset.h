@@ -36,6 +36,13 @@ class Subset : public ImageSource {
                         const at::Tensor& out) const override {
     source_->read_mask_window(inner(key), window, rows, columns, out);
   }
+  std::optional<RawImage> raw(ReadKey key, Interval rows, Interval columns) const override {
+    return source_->raw(inner(key), rows, columns);
+  }
+  void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override {
+    source_->read_bytes(at(index), rows, columns, to);
+  }
+  std::int64_t band_rows(std::int64_t index) const override { return source_->band_rows(at(index)); }
   at::Tensor thumbnail(std::int64_t index, ImageSize size) const override;
   ImageSize own_size(std::int64_t index) const override { return source_->own_size(at(index)); }
   std::string describe() const override;

@@ -25,6 +25,7 @@ struct Unref {
 using ImagePtr = std::unique_ptr<VipsImage, Unref>;
 using RegionPtr = std::unique_ptr<VipsRegion, Unref>;
 
+constexpr std::int64_t slide_band_rows = 512;
 constexpr std::int64_t strip_bytes = 4 << 20, most_strip_rows = 256, fewest_strip_rows = 8;
 
 /// Every function that calls libvips has one of these first.
@@ -256,6 +257,11 @@ ImageHeader read_header(const std::string& path) {
   header.height = vips_image_get_height(image.get());
   header.width = vips_image_get_width(image.get());
   add_levels(header, path, image.get());
+  if (any_place(path, header.loader)) {
+    // Of slides OpenSlide does not say it, and decodes each tile once more where bands meet.
+    const int tile = number_in(image.get(), "tile-height");
+    header.band_rows = tile > 0 ? tile : slide_band_rows;
+  }
   return header;
 }
 

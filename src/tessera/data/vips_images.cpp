@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -175,21 +176,59 @@ void VipsImages::read_rows(std::int64_t index, const ImageWindow& window, ImageS
 template <class Real>
 void VipsImages::read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
                          const at::Tensor& out) const {
-  std::array<double, 3> mean, scale;
+  const Normalisation normal = normalisation();
+  std::array<double, 3> middle, scale;
   for (std::size_t c = 0; c < 3; ++c) {
-    mean[c] = 255 * options_.mean[c];
-    scale[c] = 1 / (255 * options_.deviation[c]);
+    middle[c] = normal.middle(c);
+    scale[c] = normal.scale(c);
   }
   Real* pixels = out.data_ptr<Real>();
   const std::int64_t c_stride = out.stride(0), y_stride = out.stride(1), x_stride = out.stride(2);
   const std::int64_t width = columns.size();
+  if (as_in_file(header(index), window)) {
+    const std::vector<Real> values = values_of_bytes<Real>(normal);
+    Real* target = pixels;
+    open_image(file(index).path, header(index), header(index).levels.front(), PixelKind::rgb)
+        ->for_each_row(rows, columns, [&](const void* row) {
+          const auto* bytes = static_cast<const std::uint8_t*>(row);
+          for (std::int64_t x = 0; x < width; ++x)
+            for (std::size_t c = 0; c < 3; ++c)
+              target[x * x_stride + static_cast<std::int64_t>(c) * c_stride] = values[256 * c + *bytes++];
+          target += y_stride;
+        });
+    return;
+  }
   read_rows(index, window, size_of_result(), rows, columns, [&](std::int64_t y, const double* values) {
     Real* target = pixels + y * y_stride;
     for (std::int64_t x = 0; x < width; ++x)
-      for (std::size_t c = 0; c < 3; ++c)  // a difference first: no fused multiply-add can change the bits
+      for (std::size_t c = 0; c < 3; ++c)
         target[x * x_stride + static_cast<std::int64_t>(c) * c_stride] =
-            static_cast<Real>((*values++ - mean[c]) * scale[c]);
+            static_cast<Real>((*values++ - middle[c]) * scale[c]);
   });
+}
+
+std::optional<RawImage> VipsImages::raw(ReadKey key, Interval rows, Interval columns) const {
+  bool bytes = false;
+  reading([&] { bytes = as_in_file(header(key.index), ImageWindow{}); });
+  if (!bytes) return std::nullopt;
+  return RawImage{.rows = rows, .columns = columns, .normalisation = normalisation()};
+}
+
+void VipsImages::read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const {
+  reading([&] {
+    const auto row_bytes = static_cast<std::size_t>(3 * columns.size());
+    open_image(file(index).path, header(index), header(index).levels.front(), PixelKind::rgb)
+        ->for_each_row(rows, columns, [&](const void* row) {
+          std::memcpy(to, row, row_bytes);
+          to += row_bytes;
+        });
+  });
+}
+
+std::int64_t VipsImages::band_rows(std::int64_t index) const {
+  std::int64_t rows = 0;
+  reading([&] { rows = header(index).band_rows; });
+  return rows;
 }
 
 ImageSize VipsImages::own_size(std::int64_t index) const {

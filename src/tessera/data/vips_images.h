@@ -76,6 +76,9 @@ class VipsImages : public ImageSource {
   void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
   void read_mask_window(ReadKey key, const ImageWindow& window, Interval rows, Interval columns,
                         const at::Tensor& out) const override;
+  std::optional<RawImage> raw(ReadKey key, Interval rows, Interval columns) const override;
+  void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override;
+  std::int64_t band_rows(std::int64_t index) const override;
   at::Tensor thumbnail(std::int64_t index, ImageSize size) const override;
   ImageSize own_size(std::int64_t index) const override;
   std::string describe() const override;
@@ -93,6 +96,10 @@ class VipsImages : public ImageSource {
 
  private:
   const ImageFile& file(std::int64_t index) const;
+  /// Its pixels are those of its file, one by one.
+  bool as_in_file(const ImageHeader& image, const ImageWindow& window) const {
+    return window.whole() && image.height == options_.height && image.width == options_.width;
+  }
   ImageSize size_of_result() const { return {options_.height, options_.width}; }
   /// The level that a window of this share of the image's height and width is read from.
   const ImageLevel& level_of(const ImageHeader& image, double height_share, double width_share) const;

@@ -12,6 +12,7 @@
 #include "tessera/data/loader.h"
 #include "tessera/data/padded.h"
 #include "tessera/runtime/groups.h"
+#include "tessera/runtime/image_delivery.h"
 #include "tessera/schedule/schedule.h"
 
 namespace tessera {
@@ -149,12 +150,10 @@ std::unique_ptr<Loader> Evaluator::make_loader() const {
   const Box box = executor_->image_box();
   const Box labelled = label_kind() == LabelKind::pixel ? executor_->loss_box() : Box{};
   if (box.empty() && labelled.empty()) return nullptr;
-  LoaderOptions options{.batch_size = batch(),
-                        .part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box,
-                        .shuffle = false,
-                        .dtype = wide_dtype(options_.dtype),
-                        .deliver = options_.activations(),
-                        .workers = options_.loader_workers};
+  LoaderOptions options = delivered_as(options_.activations(), options_.loader_workers);
+  options.batch_size = batch();
+  options.part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box;
+  options.shuffle = false;
   (*options.part)[Axis::batch] = {0, 0};
   if (!labelled.empty() && images_->mask_classes() > 0) {
     options.mask_dtype = at::kByte;

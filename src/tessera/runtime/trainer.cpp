@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/groups.h"
+#include "tessera/runtime/image_delivery.h"
 #include "tessera/runtime/loss_terms.h"
 
 namespace tessera {
@@ -88,12 +89,10 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
       options_.recompute);
   const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
   if (!box.empty() || !labelled.empty()) {
-    LoaderOptions loader{.batch_size = plan_.global_batch(),
-                         .part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box,
-                         .seed = options_.seed,
-                         .dtype = wide_dtype(options_.dtype),
-                         .deliver = options_.activations(),
-                         .workers = options_.loader_workers};
+    LoaderOptions loader = delivered_as(options_.activations(), options_.loader_workers);
+    loader.batch_size = plan_.global_batch();
+    loader.part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box;
+    loader.seed = options_.seed;
     if (const MemoryAccountPtr account = current_account())
       loader.worker_scope = [account] { return std::make_shared<MemoryScope>(account); };
     (*loader.part)[Axis::batch] = {0, 0};

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -411,6 +412,33 @@ void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor&
   const at::Tensor partials = at::empty({blocks, sum.numel()}, sum.options());
   const auto run = image ? conv_of_image_weights : conv_of_few_weights;
   run(job, partials.data_ptr<float>(), weights_of(sum), current_stream());
+}
+
+void image_of_bytes(const at::Tensor& bytes, const ByteImage& how, const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(out.device());
+  const std::int64_t channels = out.size(0), rows = out.size(1), columns = out.size(2);
+  small(rows * columns);
+  ensure(bytes.scalar_type() == at::kByte && bytes.is_contiguous() && bytes.numel() == out.numel() &&
+             bytes.device() == out.device(),
+         "an image of sizes ", out.sizes(), " of bytes of sizes ", bytes.sizes());
+  const at::Tensor numbers =
+      at::from_blob(const_cast<double*>(how.numbers.data()), {std::ssize(how.numbers)}, at::kDouble).to(out.device());
+  ByteImageJob job{.bytes = bytes.data_ptr<std::uint8_t>(),
+                   .down = how.transpose ? channels : columns * channels,
+                   .across = how.transpose ? rows * channels : channels,
+                   .numbers = numbers.data_ptr<double>(),
+                   .colours = how.colours,
+                   .channels = static_cast<int>(channels),
+                   .rows = static_cast<int>(rows),
+                   .columns = static_cast<int>(columns),
+                   .number = number_of(out.scalar_type()),
+                   .out = out.data_ptr(),
+                   .channel_stride = out.stride(0),
+                   .row_stride = out.stride(1),
+                   .column_stride = out.stride(2)};
+  if (how.flip_rows) job.bytes += (rows - 1) * job.down, job.down = -job.down;
+  if (how.flip_columns) job.bytes += (columns - 1) * job.across, job.across = -job.across;
+  image_of_bytes(job, current_stream());
 }
 
 bool depthwise_can(std::int64_t kernel, std::int64_t stride) {

@@ -91,6 +91,14 @@ void conv_input_gradient(const at::Tensor& gradient, Origin origin, const at::Te
 void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient, std::int64_t stride,
                           const at::Tensor& sum);
 
+/// finish() of data/raw_image.h: an image out of a box of bytes, [rows, columns, channels].
+struct ByteImage {
+  bool transpose = false, flip_rows = false, flip_columns = false;
+  bool colours = false;
+  std::vector<double> numbers;  ///< as in gpu_kernels.h
+};
+void image_of_bytes(const at::Tensor& bytes, const ByteImage& how, const at::Tensor& out);
+
 /// Depthwise convolutions, of any type; weights are [channels, 1, kernel, kernel], in any order of dimensions. The bias
 /// may be undefined.
 bool depthwise_can(std::int64_t kernel, std::int64_t stride);

@@ -177,6 +177,20 @@ void depthwise_input_gradient(const DepthwiseJob& job, const void* weights, void
 int depthwise_blocks(const DepthwiseJob& job);
 void depthwise_weight_gradient(const DepthwiseJob& job, void* partials, void* stream);
 
+/// An image made of bytes (data/raw_image.h). The byte of channel c of the pixel (y, x) is
+/// bytes[y · down + x · across + c]; both may be negative.
+struct ByteImageJob {
+  const std::uint8_t* bytes = nullptr;
+  std::int64_t down = 0, across = 0;
+  const double* numbers = nullptr;  ///< middle and scale of each channel; then, with colours, offsets and the matrix
+  bool colours = false;
+  int channels = 0, rows = 0, columns = 0;
+  Number number = Number::float32;
+  void* out = nullptr;
+  std::int64_t channel_stride = 0, row_stride = 0, column_stride = 0;
+};
+void image_of_bytes(const ByteImageJob& job, void* stream);
+
 /// A window along one side; positions count from the start of the whole value.
 struct WindowSide {
   int kernel = 1, stride = 1, pad = 0, pad_end = 0;

@@ -32,6 +32,7 @@ bool conv_pays(const ConvSizes&, bool) { return false; }
 void conv(const at::Tensor&, Origin, const at::Tensor&, std::int64_t, const at::Tensor&) { refuse(); }
 void conv_input_gradient(const at::Tensor&, Origin, const at::Tensor&, const at::Tensor&) { refuse(); }
 void conv_weight_gradient(const at::Tensor&, Origin, const at::Tensor&, std::int64_t, const at::Tensor&) { refuse(); }
+void image_of_bytes(const at::Tensor&, const ByteImage&, const at::Tensor&) { refuse(); }
 bool depthwise_can(std::int64_t, std::int64_t) { return false; }
 void depthwise(const at::Tensor&, Origin, const at::Tensor&, const at::Tensor&, std::int64_t, const at::Tensor&) {
   refuse();

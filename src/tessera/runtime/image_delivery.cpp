@@ -1,0 +1,38 @@
+#include "tessera/runtime/image_delivery.h"
+
+#include "tessera/ops/cuda/gpu.h"
+#include "tessera/ops/slab.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::int64_t ahead_on_gpu = 256 << 20;
+
+void finish_on_gpu(const RawImage& raw, const at::Tensor& bytes, const at::Tensor& out) {
+  const auto channels = static_cast<std::size_t>(raw.normalisation.channels());
+  gpu::ByteImage how{.transpose = raw.transpose,
+                     .flip_rows = raw.flip_rows,
+                     .flip_columns = raw.flip_columns,
+                     .colours = raw.colours.has_value()};
+  for (std::size_t c = 0; c < channels; ++c) how.numbers.push_back(raw.normalisation.middle(c));
+  for (std::size_t c = 0; c < channels; ++c) how.numbers.push_back(raw.normalisation.scale(c));
+  if (raw.colours) {
+    how.numbers.insert(how.numbers.end(), raw.colours->offset.begin(), raw.colours->offset.end());
+    for (const auto& row : raw.colours->matrix) how.numbers.insert(how.numbers.end(), row.begin(), row.end());
+  }
+  gpu::image_of_bytes(bytes, how, out);
+}
+
+}  // namespace
+
+LoaderOptions delivered_as(const at::TensorOptions& activations, int workers) {
+  LoaderOptions options{.dtype = wide_dtype(activations.dtype().toScalarType()), .deliver = activations};
+  options.workers = workers;
+  if (activations.device().is_cuda()) {
+    options.finish_there = finish_on_gpu;
+    options.prefetch_bytes = ahead_on_gpu;
+  }
+  return options;
+}
+
+}  // namespace tessera

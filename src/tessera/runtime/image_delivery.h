@@ -1,0 +1,12 @@
+// How images come to the device that computes with them.
+#pragma once
+
+#include "tessera/data/loader.h"
+
+namespace tessera {
+
+/// What trainers and evaluators ask of every loader: images of this type and on this device, read ahead by so many
+/// threads. To a GPU they travel as bytes where they are bytes.
+LoaderOptions delivered_as(const at::TensorOptions& activations, int workers);
+
+}  // namespace tessera
