@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times `tessera train` on files beside bench_gpu, which has its images on the GPU.
 
-    real_run.py TESSERA BENCH_GPU [--sizes 2048,4096,8192] [--model resnet50] [--augment] [-- more flags of train]
+    real_run.py TESSERA BENCH_GPU [--sizes 2048,4096,8192] [--model resnet50] [--flags "flags of train"]
 
 Images are arrays (.npy, uint8) of random bytes in a folder that is removed afterwards. Rates are of all steps but the
 first ten, waits included.
@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--sizes", default="2048,4096,8192")
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("more", nargs="*", help="flags of train")
+    parser.add_argument("--flags", default="", help="more flags of train, in one word")
     args = parser.parse_args()
     print(f"{'image':>12} {'bench_gpu':>10} {'train':>10} {'ratio':>6} {'waiting':>8}  images/s, batch 1, bfloat16")
     for size in map(int, args.sizes.split(",")):
@@ -59,7 +59,7 @@ def main():
         try:
             write_images(f"{folder}/images", size, max(8, min(64, 2**31 // (3 * size * size))))
             bench = ours(args.bench, args.model, size, 20, "norm")
-            run = real(args.tessera, folder, args.model, size, args.steps, args.more)
+            run = real(args.tessera, folder, args.model, size, args.steps, args.flags.split())
         finally:
             shutil.rmtree(folder)
         if "error" in bench or "error" in run:
