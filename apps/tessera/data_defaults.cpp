@@ -35,6 +35,7 @@ bool labels_pixels(const Options& o, const ModelRegistry& models) {
 ImageList listed(const Options& o) {
   return list_images({.path = o.datapath,
                       .split = o.evaluation.only ? evaluated_split(o) : Split::train,
+                      .several = o.model.loss.binary,
                       .class_names = o.class_names,
                       .labels_optional = true});
 }

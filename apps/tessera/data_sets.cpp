@@ -49,6 +49,7 @@ std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool
     options.mask_values = o.mask_values;
     options.mask_ignore = o.mask_ignore;
   }
+  options.several = !masks && o.model.loss.binary;
   if (!masks) options.class_names = o.class_names.empty() ? names : o.class_names;
   options.labels_optional = o.evaluation.labels_optional;
   if (split == Split::test && !o.evaluation.datapath.empty()) {

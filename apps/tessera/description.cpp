@@ -43,6 +43,8 @@ double parsed(const std::string& text) {
 }
 
 // Auxiliary heads are part of the network.
+std::string loss_name(bool binary) { return binary ? "binary" : "cross-entropy"; }
+
 std::optional<double> auxiliary_weight(const ModelOptions& model) {
   return model.loss.auxiliary > 0 ? std::optional(model.loss.auxiliary) : std::nullopt;
 }
@@ -136,6 +138,7 @@ RunDescription describe_run(const Options& o, const Job& job) {
   keep("upsampling", model.upsampling);
   keep("model-output", model.output);
   keep("auxiliary-weight", auxiliary_weight(model));
+  if (model.loss.binary) d.use.options["loss"] = loss_name(true);
   return d;
 }
 
@@ -164,6 +167,9 @@ void take_description(Options& o, const std::string& path, const Warn& warn) {
   auto auxiliary = auxiliary_weight(o.model);
   taking.option_of_network(use, "auxiliary-weight", auxiliary);
   o.model.loss.auxiliary = auxiliary.value_or(0);
+  std::string loss = loss_name(o.model.loss.binary);
+  taking.fixed("loss", loss, loss_name(use.options.contains("loss")));
+  o.model.loss.binary = loss == loss_name(true);
   taking.fixed("num-classes", o.model.classes, use.classes);
   if (!use.class_names.empty()) taking.fixed("class-names", o.class_names, use.class_names);
   const std::string size = size_text(use.height, use.width);

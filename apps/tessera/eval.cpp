@@ -89,7 +89,8 @@ class PredictionsFile {
   void add(const Predictions& p) {
     const std::int64_t classes = p.logits.size(1);
     std::string lines;
-    for (std::int64_t i = 0; i < p.labels.size(0); ++i) {
+    for (std::int64_t i = 0; i < p.labels.size(0) && p.several(); ++i) lines += several_labels(p, i);
+    for (std::int64_t i = 0; i < p.labels.size(0) && !p.several(); ++i) {
       const double* logits = p.logits.data_ptr<double>() + i * classes;
       const double largest = *std::max_element(logits, logits + classes);
       double sum = 0;
@@ -111,6 +112,25 @@ class PredictionsFile {
   }
 
  private:
+  // "a;b", as they are read.
+  std::string several_labels(const Predictions& p, std::int64_t i) const {
+    const std::int64_t classes = p.logits.size(1);
+    const double* logits = p.logits.data_ptr<double>() + i * classes;
+    const std::int64_t* labels = p.labels.data_ptr<std::int64_t>() + i * classes;
+    const auto set = [&](const auto& has) {
+      std::string names;
+      for (std::int64_t k = 0; k < classes; ++k)
+        if (has(k)) names += (names.empty() ? "" : ";") + class_name(k);
+      return csv_field(names);
+    };
+    std::string line = csv_field(images_.name(p.first + i)) + "," +
+                       set([&](std::int64_t k) { return labels[k] == 1; }) + "," +
+                       set([&](std::int64_t k) { return logits[k] > 0; });
+    for (std::int64_t k = 0; k < classes; ++k) line += fmt::format(",{:.9g}", 1 / (1 + std::exp(-logits[k])));
+    for (std::int64_t k = 0; k < classes && with_logits_; ++k) line += fmt::format(",{:.9g}", logits[k]);
+    return line + "\n";
+  }
+
   std::string class_name(std::int64_t k) const {
     const auto& names = images_.class_names();
     return static_cast<std::size_t>(k) < names.size() ? names[static_cast<std::size_t>(k)] : std::to_string(k);

@@ -61,9 +61,9 @@ std::string evaluation_line(const Evaluation& r) {
   if (r.loss) line = fmt::format("loss {:.4f}  accuracy {}  ", *r.loss, percent(r.confusion.accuracy()));
   if (r.labels == LabelKind::pixel && r.confusion.mean_iou())
     line += fmt::format("mean IoU {}  ", percent(r.confusion.mean_iou()));
-  if (r.auc) line += fmt::format("AUC {:.4f}  ", *r.auc);
+  if (r.auc) line += fmt::format("{} {:.4f}  ", r.labels == LabelKind::several ? "mean AUC" : "AUC", *r.auc);
   return line + fmt::format("({}{}, {:.1f} s, data {:.0f}%)", counted(r.images, "image"),
-                            r.labels == LabelKind::image && r.labelled < r.images
+                            r.labels != LabelKind::pixel && r.labelled < r.images
                                 ? fmt::format(", {} of them labelled", r.labelled)
                                 : "",
                             r.seconds, 100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);
@@ -80,7 +80,7 @@ bool Best::take(const Evaluation& evaluation, std::int64_t step) {
   ++evaluations_since;
   const auto now = metric_of(evaluation, metric);
   require(now.has_value(), "the validation set has no ", metric,
-          "; --keep-best takes loss, accuracy, auc (of two classes) or mean_iou (of pixels)");
+          "; --keep-best takes loss, accuracy, auc (of two classes, or of --loss binary) or mean_iou (of pixels)");
   const bool better = !value || (metric == "loss" ? *now < *value : *now > *value);
   if (!better) return false;
   value = now;
@@ -102,7 +102,26 @@ std::vector<Metric> evaluation_metrics(const Evaluation& r) {
   return metrics;
 }
 
+namespace {
+
+// Of several labels: each class is a question of its own.
+std::string table_of_questions(const Evaluation& r, const std::vector<std::string>& class_names) {
+  Table table({"class", "images", "recall", "precision", "AUC"});
+  for (std::size_t k = 0; k < r.by_class.size(); ++k) {
+    const Confusion& answers = r.by_class[k];
+    const std::int64_t found = answers.count(1, 1), said = found + answers.count(0, 1);
+    table.row({k < class_names.size() ? class_names[k] : std::to_string(k), std::to_string(found + answers.count(1, 0)),
+               percent(answers.recall(1)),
+               percent(said > 0 ? std::optional(static_cast<double>(found) / static_cast<double>(said)) : std::nullopt),
+               r.class_auc[k] ? fmt::format("{:.4f}", *r.class_auc[k]) : "-"});
+  }
+  return table.str();
+}
+
+}  // namespace
+
 std::string evaluation_table(const Evaluation& r, const std::vector<std::string>& class_names) {
+  if (r.labels == LabelKind::several) return table_of_questions(r, class_names);
   const int classes = r.confusion.classes();
   const auto name = [&](int k) {
     return static_cast<std::size_t>(k) < class_names.size() ? class_names[static_cast<std::size_t>(k)]

@@ -207,8 +207,8 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   });
   problems.throw_if_any();
   const bool pixels = job.graph.label_kind() == LabelKind::pixel;
-  require(o.evaluation.best != "auc" || (!pixels && o.model.classes == 2),
-          "--keep-best auc is for images of two classes; use --keep-best accuracy or loss");
+  require(o.evaluation.best != "auc" || (!pixels && (o.model.classes == 2 || o.model.loss.binary)),
+          "--keep-best auc is for images of two classes, or with --loss binary; use --keep-best accuracy or loss");
   require(o.evaluation.best != "mean_iou" || pixels,
           "--keep-best mean_iou is for networks that label pixels; use --keep-best accuracy or loss");
   if (job.foreign && launch.speaks() && !o.evaluation.only) warn_of_network(*job.foreign, o);
@@ -236,7 +236,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   job.class_names = job.graph.label_kind() == LabelKind::pixel ? o.class_names : job.images->class_names();
   const auto named = static_cast<std::int64_t>(job.images->class_names().size());
   if (launch.speaks() && !o.evaluation.only && named != 0 && named != o.model.classes &&
-      job.graph.label_kind() == LabelKind::image)
+      job.graph.label_kind() != LabelKind::pixel)
     print_warning(concat("'", o.datapath, "' has ", counted(named, "class"), ", and the network ", o.model.classes,
                          "; --num-classes ", named, " is as many"));
   require(o.evaluation.only || batch <= job.images->size(), "--batch-size ", o.plan.batch_size,

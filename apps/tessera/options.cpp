@@ -147,6 +147,13 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->allow_extra_args(false)
       ->group(group);
   command
+      .add_option_function<std::string>(
+          "--loss", [&o](const std::string& name) { o.model.loss.binary = name == "binary"; },
+          "of networks that label images: cross-entropy, for one label per image, or binary, for any number of labels "
+          "per image (cross-entropy)")
+      ->check(CLI::IsMember({"cross-entropy", "binary"}))
+      ->group(group);
+  command
       .add_option(
           "--dice-weight", o.model.loss.dice,
           "networks that label pixels: add the Dice loss to the cross entropy, and count it so much; 1 is usual")

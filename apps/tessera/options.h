@@ -79,7 +79,7 @@ struct Options {
   bool tf32 = false;
   std::string cudnn_search = "auto";
   std::optional<int> threads;
-  std::optional<int> workers;  ///< that read images; unset: what the machine gives
+  std::optional<int> workers;     ///< that read images; unset: what the machine gives
   std::optional<double> timeout;  ///< seconds that a rank waits for others; unset: see Waiting
   std::optional<std::uint64_t> memory_limit;
   std::string recompute = "norm";

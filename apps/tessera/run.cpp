@@ -154,7 +154,7 @@ class RankRun {
   // With what the log shows of some images.
   Evaluation evaluation() {
     if (!samples_) return evaluator_->run();
-    if (job_.graph.label_kind() == LabelKind::image)
+    if (job_.graph.label_kind() != LabelKind::pixel)
       return evaluator_->run([&](const Predictions& p) { samples_->take(p); });
     return evaluator_->run_masks([&](const PredictedMask& mask) { samples_->take(mask); },
                                  [&](std::int64_t image) { return samples_->has(image); });

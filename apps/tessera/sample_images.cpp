@@ -64,7 +64,7 @@ at::Tensor in_colours(const at::Tensor& mask) {
 bool SampleImages::can_show(const Graph& graph) {
   constexpr std::int64_t most_pixels = std::int64_t{1} << 26;
   return has_vips() &&
-         (graph.label_kind() == LabelKind::image || graph.nodes().front().shape.positions() <= most_pixels);
+         (graph.label_kind() != LabelKind::pixel || graph.nodes().front().shape.positions() <= most_pixels);
 }
 
 SampleImages::SampleImages(std::shared_ptr<const ImageSource> images, std::vector<std::string> class_names)
@@ -73,15 +73,29 @@ SampleImages::SampleImages(std::shared_ptr<const ImageSource> images, std::vecto
   for (std::int64_t i = 0; i < count; ++i) samples_[i * all / count] = {};
 }
 
+template <class Holds>
+std::string SampleImages::names_of(std::int64_t classes, const Holds& holds) const {
+  std::string names;
+  for (std::int64_t k = 0; k < classes; ++k)
+    if (holds(k)) names += (names.empty() ? "" : ", ") + name_of(k);
+  return names.empty() ? "none" : names;
+}
+
 void SampleImages::take(const Predictions& p) {
   const std::int64_t classes = p.logits.size(1), last = p.first + p.labels.size(0);
   for (auto found = samples_.lower_bound(p.first); found != samples_.end() && found->first < last; ++found) {
     const std::int64_t row = found->first - p.first;
     const double* logits = p.logits.data_ptr<double>() + row * classes;
+    if (p.several()) {
+      const std::int64_t* labels = p.labels.data_ptr<std::int64_t>() + row * classes;
+      found->second = {names_of(classes, [&](std::int64_t k) { return labels[k] == 1; }),
+                       names_of(classes, [&](std::int64_t k) { return logits[k] > 0; }), std::nullopt};
+      continue;
+    }
     const double* largest = std::max_element(logits, logits + classes);
     double sum = 0;
     for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - *largest);
-    found->second = {p.labels.data_ptr<std::int64_t>()[row], largest - logits, 1 / sum};
+    found->second = {name_of(p.labels.data_ptr<std::int64_t>()[row]), name_of(largest - logits), 1 / sum};
   }
 }
 
@@ -106,14 +120,14 @@ void SampleImages::write(const std::string& folder) {
       write_picture(join_path(folder, picture_of(image)), images_->thumbnail(image, size_of(*images_)));
     list.push_back({{"name", images_->name(image)},
                     {"picture", picture_of(image)},
-                    {"label", name_of(sample.label)},
-                    {"predicted", name_of(sample.predicted)}});
+                    {"label", sample.label},
+                    {"predicted", sample.predicted}});
     if (sample.mask.defined()) {
       write_masks(folder, image, sample);
       list.back()["mask"] = mask_of(image);
       if (images_->mask_classes() > 0) list.back()["truth"] = truth_of(image);
     }
-    if (sample.predicted >= 0) list.back()["probability"] = sample.probability;
+    if (sample.probability) list.back()["probability"] = *sample.probability;
   }
   pictures_written_ = true;
   write_json(join_path(folder, "samples.json"), {{"samples", list}});

@@ -28,12 +28,15 @@ class SampleImages {
 
  private:
   struct Sample {
-    std::int64_t label = -1, predicted = -1;
-    double probability = 0;
+    std::string label, predicted;  ///< names; of several labels all of them
+    std::optional<double> probability;
     at::Tensor mask = {};  ///< of a network that labels pixels: what it says, in pixels of the picture
   };
   void write_masks(const std::string& folder, std::int64_t image, const Sample& sample) const;
   std::string name_of(std::int64_t label) const;
+  /// Of a row of numbers by class: the names of those that hold() says yes to.
+  template <class Holds>
+  std::string names_of(std::int64_t classes, const Holds& holds) const;
 
   const std::shared_ptr<const ImageSource> images_;
   const std::vector<std::string> class_names_;

@@ -43,7 +43,7 @@ expect 0 "stopped early: 2 evaluations without a better loss" "after step 2" -- 
 expect 2 "--early-stop" "--eval-every" -- "${train[@]}" --early-stop 2
 expect 2 "--keep-best needs" -- "${train[@]}" --eval-every 2 --keep-best loss
 
-expect 2 "--keep-best auc is for images of two classes" -- "${train[@]}" --eval-every 2 --keep-best auc --checkpoint-dir x
+expect 2 "--keep-best auc is for images of two classes, or with --loss binary" -- "${train[@]}" --eval-every 2 --keep-best auc --checkpoint-dir x
 expect 2 "--keep-best mean_iou" -- "${train[@]}" --eval-every 2 --keep-best mean_iou --checkpoint-dir x
 
 expect 0 "p.csv" -- "$tessera" predict held -o p.csv --logits

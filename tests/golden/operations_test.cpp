@@ -232,6 +232,10 @@ std::vector<LossCase> losses() {
         {concat("all_of_", of), labels, {.smoothing = 0.1, .class_weights = {1, 2, 3, 4, 5}, .auxiliary = 2}});
     all.push_back({concat("both_of_", of), labels, {.smoothing = 0.3, .class_weights = {3, 1, 0.25, 1, 2}}});
   }
+  all.push_back({"binary", LabelKind::image, {.binary = true}});
+  all.push_back({"binary_and_all",
+                 LabelKind::image,
+                 {.smoothing = 0.1, .class_weights = {1, 2, 3, 0, 5}, .auxiliary = 0.4, .binary = true}});
   all.push_back({"dice", LabelKind::pixel, {.dice = 1}});
   all.push_back({"dice_and_all",
                  LabelKind::pixel,

@@ -167,6 +167,9 @@ void draw_training(Draft& d) {
   d.maybe(0.3, "--clip-norm", {0.01, 0.1, 1.0, 100.0});
   d.maybe(0.2, "--label-smoothing", {0.1, 0.5});
   if (d.flags.at("--model") == "unet") d.maybe(0.4, "--dice-weight", {1.0, 0.3});
+  // Random graphs may label pixels.
+  if (d.flags.at("--model") != "unet" && d.flags.at("--model") != "random")
+    d.maybe<std::string>(0.3, "--loss", {"binary", "binary", "cross-entropy"});
   if (dice.chance(0.2)) {
     std::vector<std::string> weights;
     for (std::int64_t c = 0; c < std::stoll(d.flags.at("--num-classes")); ++c)

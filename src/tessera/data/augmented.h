@@ -46,6 +46,9 @@ class Augmented : public ImageSource {
   int classes() const override { return source_->classes(); }
   std::array<std::int64_t, 3> image_shape() const override { return source_->image_shape(); }
   std::int64_t label(std::int64_t index) const override { return source_->label(index); }
+  std::optional<std::vector<std::int64_t>> label_set(std::int64_t index) const override {
+    return source_->label_set(index);
+  }
   std::string name(std::int64_t index) const override { return source_->name(index); }
   const std::vector<std::string>& class_names() const override { return source_->class_names(); }
   int mask_classes() const override { return source_->mask_classes(); }

@@ -33,7 +33,22 @@ struct Entry {
   std::string where;  // for messages
   std::string path, label, mask;
   int repeat = 1;
+  bool known = true;  // a label, if only that there is none
 };
+
+/// "a; b" is two labels.
+std::vector<std::string> parts_of(const std::string& label) {
+  std::vector<std::string> out;
+  for (std::size_t begin = 0; begin <= label.size();) {
+    const std::size_t end = std::min(label.find(';', begin), label.size());
+    std::size_t first = begin, last = end;
+    while (first < last && label[first] == ' ') ++first;
+    while (last > first && label[last - 1] == ' ') --last;
+    if (first < last) out.push_back(label.substr(first, last - first));
+    begin = end + 1;
+  }
+  return out;
+}
 
 class Listing {
  public:
@@ -101,7 +116,9 @@ class Listing {
         problems_.add(entry.where, ": no path");
         continue;
       }
-      problems_.check(!columns.label || !entry.label.empty() || options_.labels_optional, entry.where, ": no label");
+      entry.known = columns.label.has_value();
+      problems_.check(!columns.label || !entry.label.empty() || options_.labels_optional || options_.several,
+                      entry.where, ": no label");
       entry.path = files::path_in(files::folder_of(file), entry.path);
       if (options_.masks) {
         entry.mask = field(columns.mask);
@@ -133,11 +150,11 @@ class Listing {
     if (!options_.class_names.empty()) return;
     std::set<std::string> names;
     bool all_numbers = true;
-    for (const Entry& entry : file == train_file ? entries_ : csv_entries(train_file)) {
-      if (entry.label.empty()) continue;
-      names.insert(entry.label);
-      all_numbers = all_numbers && as_number(entry.label);
-    }
+    for (const Entry& entry : file == train_file ? entries_ : csv_entries(train_file))
+      for (const std::string& label : labels_of(entry)) {
+        names.insert(label);
+        all_numbers = all_numbers && as_number(label);
+      }
     if (!all_numbers) names_.assign(names.begin(), names.end());
   }
 
@@ -199,6 +216,11 @@ class Listing {
 
   // ---- labels
 
+  std::vector<std::string> labels_of(const Entry& entry) const {
+    if (options_.several) return parts_of(entry.label);
+    return entry.label.empty() ? std::vector<std::string>() : std::vector{entry.label};
+  }
+
   void number_labels() {
     list_.class_names = options_.class_names.empty() ? names_ : options_.class_names;
     std::map<std::string, std::int64_t> numbers;
@@ -208,25 +230,35 @@ class Listing {
     const bool too_many = options_.classes > 0 && classes > options_.classes;
     problems_.check(!too_many, "'", list_.source, "' has ", counted(classes, "class"), " (", names_shown(), "), and ",
                     "--num-classes is ", options_.classes, "; use --num-classes ", classes, ", or leave it out");
+    bool said_several = false;
     for (const Entry& entry : entries_) {
-      if (entry.label.empty()) {  // allowed, or already a problem
-        if (options_.labels_optional) list_.files.push_back({entry.path, -1, entry.mask, entry.repeat});
-        continue;
+      ImageFile file{.path = entry.path, .label = -1, .mask = entry.mask, .repeat = entry.repeat};
+      if (options_.several && (entry.known || !entry.label.empty())) file.labels.emplace();
+      bool good = options_.several || options_.labels_optional || !entry.label.empty();  // or already a problem
+      for (const std::string& label : labels_of(entry)) {
+        const auto number = numbers.empty() ? as_number(label) : [&]() -> std::optional<std::int64_t> {
+          const auto found = numbers.find(label);
+          return found == numbers.end() ? std::nullopt : std::optional(found->second);
+        }();
+        if (!number || *number < 0 || *number >= INT32_MAX) {
+          problems_.add(entry.where, ": label '", label, "' is ",
+                        numbers.empty() ? "not a number from 0 on" : "not a class of the training set");
+          good = false;
+          continue;
+        }
+        if (const bool several = !options_.several && parts_of(label).size() > 1; several && !said_several) {
+          problems_.add(entry.where, ": '", label, "' is several labels; use --loss binary");
+          said_several = true;  // once will do
+        }
+        classes = std::max(classes, *number + 1);
+        problems_.check(too_many || options_.classes == 0 || *number < options_.classes, entry.where, ": label ", label,
+                        numbers.empty() ? "" : concat(" (number ", *number, ")"), " does not fit ", options_.classes,
+                        " classes; see --num-classes");
+        if (file.label < 0) file.label = *number;
+        if (file.labels && std::ranges::find(*file.labels, *number) == file.labels->end())
+          file.labels->push_back(*number);
       }
-      const auto number = numbers.empty() ? as_number(entry.label) : [&]() -> std::optional<std::int64_t> {
-        const auto found = numbers.find(entry.label);
-        return found == numbers.end() ? std::nullopt : std::optional(found->second);
-      }();
-      if (!number || *number < 0 || *number >= INT32_MAX) {
-        problems_.add(entry.where, ": label '", entry.label, "' is ",
-                      numbers.empty() ? "not a number from 0 on" : "not a class of the training set");
-        continue;
-      }
-      classes = std::max(classes, *number + 1);
-      problems_.check(too_many || options_.classes == 0 || *number < options_.classes, entry.where, ": label ",
-                      entry.label, numbers.empty() ? "" : concat(" (number ", *number, ")"), " does not fit ",
-                      options_.classes, " classes; see --num-classes");
-      list_.files.push_back({entry.path, *number, entry.mask, entry.repeat});
+      if (good) list_.files.push_back(std::move(file));
     }
     list_.classes = options_.classes > 0 ? options_.classes : static_cast<int>(classes);
   }

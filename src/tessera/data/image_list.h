@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct ImageListOptions {
   Split split = Split::train;
   /// Every image needs a mask.
   bool masks = false;
+  /// An image has any number of labels: a CSV file separates them by semicolons.
+  bool several = false;
   /// Labels must be less than this; 0 takes as many classes as there are.
   int classes = 0;
   /// What labels 0, 1, ... are called. Empty: the names of the training set, sorted, unless its labels are numbers.
@@ -28,9 +31,10 @@ struct ImageListOptions {
 
 struct ImageFile {
   std::string path;
-  std::int64_t label = 0;  ///< -1: it has none
-  std::string mask = "";   ///< empty: none was asked for
-  int repeat = 1;          ///< how often it is trained on in an epoch
+  std::int64_t label = 0;                                          ///< -1: it has none; the first of several
+  std::string mask = "";                                           ///< empty: none was asked for
+  int repeat = 1;                                                  ///< how often it is trained on in an epoch
+  std::optional<std::vector<std::int64_t>> labels = std::nullopt;  ///< of ImageListOptions::several; not set: unknown
 };
 
 struct ImageList {

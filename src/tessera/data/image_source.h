@@ -57,6 +57,10 @@ class ImageSource {
   virtual std::array<std::int64_t, 3> image_shape() const = 0;
   /// -1 where it is not known: only sources that were asked to allow that have such images.
   virtual std::int64_t label(std::int64_t index) const = 0;
+  /// All labels of an image, where it may have several or none; not set where they are not known.
+  virtual std::optional<std::vector<std::int64_t>> label_set(std::int64_t index) const {
+    return label(index) < 0 ? std::nullopt : std::optional(std::vector{label(index)});
+  }
   /// What the user knows an image by: its file, or its number.
   virtual std::string name(std::int64_t index) const { return std::to_string(index); }
   /// What labels 0, 1, ... are called; empty when they are numbers.

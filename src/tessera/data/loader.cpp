@@ -37,6 +37,16 @@ class AddsElapsed {
 
 }  // namespace
 
+void fill_label_set(const ImageSource& source, std::int64_t index, const at::Tensor& row) {
+  row.zero_();
+  const auto labels = source.label_set(index);
+  if (!labels) return;
+  for (const std::int64_t label : *labels) {
+    ensure(0 <= label && label < row.size(0), "label ", label, " of ", row.size(0), " classes");
+    row.data_ptr<std::int64_t>()[label] = 1;
+  }
+}
+
 Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& options)
     : source_(std::move(source)), options_(options) {
   const auto [channels, height, width] = source_->image_shape();
@@ -190,7 +200,8 @@ Loader::Buffers Loader::take_buffers() {
   } else {
     fresh.images = at::empty(image_sizes(), host, at::MemoryFormat::ChannelsLast);
   }
-  fresh.labels = at::empty({samples()}, host.dtype(at::kLong));
+  fresh.labels = options_.label_sets_of > 0 ? at::empty({samples(), options_.label_sets_of}, host.dtype(at::kLong))
+                                            : at::empty({samples()}, host.dtype(at::kLong));
   if (options_.mask_dtype)
     fresh.masks =
         at::empty({samples(), mask_part_.height().size(), mask_part_.width().size()}, host.dtype(*options_.mask_dtype));
@@ -267,7 +278,12 @@ at::Tensor Loader::room_for_values(Slot& slot, std::int64_t sample) {
 void Loader::read_band(Slot& slot, std::int64_t sample, std::int64_t band) {
   if (sample >= samples()) return;
   const ReadKey key = key_of(slot.batch, sample);
-  if (band == 0) slot.batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(key.index);
+  if (band == 0) {
+    if (options_.label_sets_of > 0)
+      fill_label_set(*source_, key.index, slot.batch.labels.select(0, sample));
+    else
+      slot.batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(key.index);
+  }
   const auto read_values = [&](const at::Tensor& image) {
     const Interval rows = band_of(part_.height(), band, key.index);
     if (!rows.empty() && image.numel() > 0)

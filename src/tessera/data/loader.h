@@ -36,6 +36,9 @@ struct LoaderOptions {
   /// GPU ahead of time, through pinned memory. A GPU without a number is the one that is current where the loader is
   /// made.
   std::optional<at::TensorOptions> deliver = std::nullopt;
+  /// Images have several labels, of so many classes: Batch::labels is [samples, classes], 1 where an image has the
+  /// label. 0: one label each.
+  std::int64_t label_sets_of = 0;
   /// Masks, too: at::kLong or at::kByte. Nothing set: none are read.
   std::optional<at::ScalarType> mask_dtype = std::nullopt;
   /// The rows and columns of the masks, where they are others than those of the images: a rank that reads an image with
@@ -59,11 +62,14 @@ struct LoaderOptions {
 
 struct Batch {
   at::Tensor images;  ///< [samples, channels, rows, columns], channels-last
-  at::Tensor labels;  ///< [samples], int64
+  at::Tensor labels;  ///< [samples], int64; or as LoaderOptions::label_sets_of says
   at::Tensor masks;   ///< [samples, rows, columns] of LoaderOptions::mask_dtype; undefined when that is not set
   std::int64_t epoch = 0;
   std::int64_t first_sample = 0;  ///< where the first of these samples stands in the order of the epoch
 };
+
+/// A row of LoaderOptions::label_sets_of, on the CPU. Of an image whose labels are not known it is zero.
+void fill_label_set(const ImageSource& source, std::int64_t index, const at::Tensor& row);
 
 /// An endless sequence of batches. Batch s of an epoch holds the positions [s, s+1) * batch_size of the epoch's order.
 /// The images that are left over when batch_size does not divide the set are dropped for that epoch; the next epoch

@@ -18,6 +18,9 @@ class Padded : public ImageSource {
   std::array<std::int64_t, 3> image_shape() const override { return source_->image_shape(); }
   /// 0 for a blank.
   std::int64_t label(std::int64_t index) const override;
+  std::optional<std::vector<std::int64_t>> label_set(std::int64_t index) const override {
+    return index < source_->size() ? source_->label_set(index) : std::nullopt;
+  }
   const std::vector<std::string>& class_names() const override { return source_->class_names(); }
   int mask_classes() const override { return source_->mask_classes(); }
   Normalisation normalisation() const override { return source_->normalisation(); }

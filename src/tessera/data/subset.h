@@ -17,6 +17,9 @@ class Subset : public ImageSource {
   int classes() const override { return source_->classes(); }
   std::array<std::int64_t, 3> image_shape() const override { return source_->image_shape(); }
   std::int64_t label(std::int64_t index) const override { return source_->label(at(index)); }
+  std::optional<std::vector<std::int64_t>> label_set(std::int64_t index) const override {
+    return source_->label_set(at(index));
+  }
   std::string name(std::int64_t index) const override { return source_->name(at(index)); }
   const std::vector<std::string>& class_names() const override { return source_->class_names(); }
   int repeats(std::int64_t index) const override { return source_->repeats(at(index)); }

@@ -120,6 +120,15 @@ std::int64_t SyntheticImages::label(std::int64_t index) const {
           .below(static_cast<std::uint64_t>(index), static_cast<std::uint64_t>(options_.classes)));
 }
 
+std::optional<std::vector<std::int64_t>> SyntheticImages::label_set(std::int64_t index) const {
+  const std::int64_t first = label(index);
+  const auto second = static_cast<std::int64_t>(
+      RandomStream(options_.seed, "synthetic second label")
+          .below(static_cast<std::uint64_t>(index), static_cast<std::uint64_t>(options_.classes)));
+  if (second == first) return std::vector{first};
+  return std::vector{std::min(first, second), std::max(first, second)};
+}
+
 void SyntheticImages::read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {
   check_read(key, rows, columns, out);
   if (out.scalar_type() == at::kFloat)

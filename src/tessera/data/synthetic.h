@@ -43,6 +43,8 @@ class SyntheticImages : public ImageSource {
   }
   /// Uniform over the classes, a function of (seed, index).
   std::int64_t label(std::int64_t index) const override;
+  /// Its label and, of most images, another one.
+  std::optional<std::vector<std::int64_t>> label_set(std::int64_t index) const override;
   int mask_classes() const override { return options_.mask_classes; }
   void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
   void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;

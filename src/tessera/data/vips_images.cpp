@@ -34,6 +34,7 @@ ImageList checked_list(const VipsOptions& o) {
                                 .flag = o.path_flag,
                                 .split = o.split,
                                 .masks = o.mask_classes > 0,
+                                .several = o.several,
                                 .classes = o.classes,
                                 .class_names = o.class_names,
                                 .labels_optional = o.labels_optional});

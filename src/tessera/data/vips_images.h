@@ -40,6 +40,8 @@ struct VipsOptions {
   /// What labels 0, 1, ... are called; empty: the names of the training set, sorted. Two CSV files of one data set need
   /// one list: give the second class_names() of the first.
   std::vector<std::string> class_names = {};
+  /// As ImageListOptions::several.
+  bool several = false;
   /// Images without a label are taken, too: theirs is -1.
   bool labels_optional = false;
 
@@ -65,6 +67,9 @@ class VipsImages : public ImageSource {
   int classes() const override { return list_.classes; }
   std::array<std::int64_t, 3> image_shape() const override { return {3, options_.height, options_.width}; }
   std::int64_t label(std::int64_t index) const override { return file(index).label; }
+  std::optional<std::vector<std::int64_t>> label_set(std::int64_t index) const override {
+    return options_.several ? file(index).labels : ImageSource::label_set(index);
+  }
   int repeats(std::int64_t index) const override { return file(index).repeat; }
   int mask_classes() const override { return options_.mask_classes; }
   Normalisation normalisation() const override;

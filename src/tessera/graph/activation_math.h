@@ -63,11 +63,10 @@ TESSERA_ANYWHERE X one_by_one(X x, const F& f) {
   return x;
 }
 
-// Cephes' expf: 2^n times a polynomial in what is left, to 2 units in the last place. Beyond the range of float the ends
-// of the range are taken; a NaN stays one.
+// Cephes' expf: 2^n times a polynomial in what is left, to 2 units in the last place. Beyond the range of float the
+// ends of the range are taken; a NaN stays one.
 template <class X>
-  requires is_float_vector<X>
-TESSERA_ANYWHERE X exponential(X x) {
+requires is_float_vector<X> TESSERA_ANYWHERE X exponential(X x) {
   typedef std::int32_t Whole __attribute__((vector_size(sizeof(X))));
   const Constant<X> of;
   x = pick(x < of(-87.3), of(-87.3), pick(x > of(88.3), of(88.3), x));
@@ -84,15 +83,13 @@ TESSERA_ANYWHERE X exponential(X x) {
   return y * scale;
 }
 template <class X>
-  requires is_double_vector<X>
-TESSERA_ANYWHERE X exponential(X x) {
+requires is_double_vector<X> TESSERA_ANYWHERE X exponential(X x) {
   return one_by_one(x, [](double v) { return std::exp(v); });
 }
 
 // Abramowitz and Stegun 7.1.26: 1.5e-7 at most, about a float's last digit of 1.
 template <class X>
-  requires is_float_vector<X>
-TESSERA_ANYWHERE X error_function(X x) {
+requires is_float_vector<X> TESSERA_ANYWHERE X error_function(X x) {
   const Constant<X> of;
   const X a = pick(x < of(0), -x, x), t = of(1) / (of(1) + of(0.3275911) * a);
   X sum = of(1.061405429);
@@ -101,26 +98,24 @@ TESSERA_ANYWHERE X error_function(X x) {
   return pick(x < of(0), -y, y);
 }
 template <class X>
-  requires is_double_vector<X>
-TESSERA_ANYWHERE X error_function(X x) {
+requires is_double_vector<X> TESSERA_ANYWHERE X error_function(X x) {
   return one_by_one(x, [](double v) { return std::erf(v); });
 }
 
 // Near zero a polynomial (Cephes' tanhf): the other form would lose the digits of a small x.
 template <class X>
-  requires is_float_vector<X>
-TESSERA_ANYWHERE X hyperbolic_tangent(X x) {
+requires is_float_vector<X> TESSERA_ANYWHERE X hyperbolic_tangent(X x) {
   const Constant<X> of;
   const X s = x * x, a = pick(x < of(0), -x, x);
   X near = of(-5.70498872745e-3);
-  for (const double c : {2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}) near = near * s + of(c);
+  for (const double c : {2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1})
+    near = near * s + of(c);
   near = near * s * x + x;
   const X far = of(1) - of(2) / (exponential(of(2) * a) + of(1));
   return pick(a < of(0.625), near, pick(x < of(0), -far, far));
 }
 template <class X>
-  requires is_double_vector<X>
-TESSERA_ANYWHERE X hyperbolic_tangent(X x) {
+requires is_double_vector<X> TESSERA_ANYWHERE X hyperbolic_tangent(X x) {
   return one_by_one(x, [](double v) { return std::tanh(v); });
 }
 #endif

@@ -18,14 +18,14 @@ namespace tessera {
   A(relu6, pick(x < of(0), of(0), pick(x > of(6), of(6), x)), pick(x <= of(0), of(0), pick(x >= of(6), of(0), of(1))), \
     pick(y <= of(0), of(0), pick(y >= of(6), of(0), of(1))))                                                           \
   A(leaky_relu, pick(x < of(0), p * x, x), pick(x <= of(0), p, of(1)), none)                                           \
-  A(elu, pick(x < of(0), p*(exponential(x) - of(1)), x), pick(x <= of(0), p* exponential(x), of(1)), none)             \
+  A(elu, pick(x < of(0), p * (exponential(x) - of(1)), x), pick(x <= of(0), p * exponential(x), of(1)), none)          \
   A(silu, x* sigmoid_of(x), sigmoid_of(x) * (of(1) + x * (of(1) - sigmoid_of(x))), none)                               \
   A(gelu, x* normal_below(x), normal_below(x) + x * normal_density(x), none)                                           \
   A(gelu_tanh, x* tanh_gate(x), tanh_gate(x) + x * tanh_gate_slope(x), none)                                           \
-  A(sigmoid, sigmoid_of(x), sigmoid_of(x) * (of(1) - sigmoid_of(x)), y*(of(1) - y))                                    \
+  A(sigmoid, sigmoid_of(x), sigmoid_of(x) * (of(1) - sigmoid_of(x)), y * (of(1) - y))                                  \
   A(tanh, hyperbolic_tangent(x), of(1) - hyperbolic_tangent(x) * hyperbolic_tangent(x), of(1) - y * y)                 \
   A(hard_sigmoid, hard_gate(x), pick(x <= of(-3), of(0), pick(x >= of(3), of(0), of(1.0 / 6))), none)                  \
-  A(hard_swish, x* hard_gate(x), pick(x < of(-3), of(0), pick(x > of(3), of(1), x* of(1.0 / 3) + of(0.5))), none)      \
+  A(hard_swish, x* hard_gate(x), pick(x < of(-3), of(0), pick(x > of(3), of(1), x * of(1.0 / 3) + of(0.5))), none)     \
   A(mish, x* mish_gate(x), mish_gate(x) + x * mish_gate_slope(x), none)                                                \
   A(softsign, x / (of(1) + pick(x < of(0), -x, x)),                                                                    \
     of(1) / ((of(1) + pick(x < of(0), -x, x)) * (of(1) + pick(x < of(0), -x, x))), none)                               \
@@ -63,30 +63,30 @@ namespace activation {
 
 /// value(x, p), derivative(x, p) and by_value(y, p) of each activation; found_by_value says whether the latter means
 /// anything.
-#define TESSERA_STRUCT(name, at_x, slope, slope_by_value)             \
-  struct name##_formula {                                                  \
-    static constexpr ActivationKind kind = ActivationKind::name;      \
-    template <class X>                                                \
-    TESSERA_ANYWHERE static X value(X x, X p) {                       \
-      const Constant<X> of;                                           \
-      (void)of, (void)p;                                              \
-      return at_x;                                                    \
-    }                                                                 \
-    template <class X>                                                \
-    TESSERA_ANYWHERE static X derivative(X x, X p) {                  \
-      const Constant<X> of;                                           \
-      (void)of, (void)p;                                              \
-      return slope;                                                   \
-    }                                                                 \
-    template <class X>                                                \
-    TESSERA_ANYWHERE static X by_value(X y, X p) {                    \
-      const Constant<X> of;                                           \
-      const auto none = of(0);                                        \
-      (void)of, (void)p, (void)none, (void)y;                         \
-      return slope_by_value;                                          \
-    }                                                                 \
+#define TESSERA_STRUCT(name, at_x, slope, slope_by_value)               \
+  struct name##_formula {                                               \
+    static constexpr ActivationKind kind = ActivationKind::name;        \
+    template <class X>                                                  \
+    TESSERA_ANYWHERE static X value(X x, X p) {                         \
+      const Constant<X> of;                                             \
+      (void)of, (void)p;                                                \
+      return at_x;                                                      \
+    }                                                                   \
+    template <class X>                                                  \
+    TESSERA_ANYWHERE static X derivative(X x, X p) {                    \
+      const Constant<X> of;                                             \
+      (void)of, (void)p;                                                \
+      return slope;                                                     \
+    }                                                                   \
+    template <class X>                                                  \
+    TESSERA_ANYWHERE static X by_value(X y, X p) {                      \
+      const Constant<X> of;                                             \
+      const auto none = of(0);                                          \
+      (void)of, (void)p, (void)none, (void)y;                           \
+      return slope_by_value;                                            \
+    }                                                                   \
     static constexpr std::string_view by_value_words = #slope_by_value; \
-    static constexpr bool found_by_value = by_value_words != "none";  \
+    static constexpr bool found_by_value = by_value_words != "none";    \
   };
 TESSERA_ACTIVATIONS(TESSERA_STRUCT)
 #undef TESSERA_STRUCT

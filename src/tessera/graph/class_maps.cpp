@@ -67,7 +67,7 @@ class Copy {
 }  // namespace
 
 ClassMaps with_class_maps(const Graph& graph) {
-  require(graph.label_kind() == LabelKind::image,
+  require(graph.label_kind() != LabelKind::pixel,
           "--heatmap is for networks that label images; the masks of this one say where it looked");
   std::vector<std::pair<const Node*, OperationPtr>> layers;  // behind the mean; the last one first
   const Node* mean = &graph.node(graph.logits());
@@ -85,7 +85,7 @@ ClassMaps with_class_maps(const Graph& graph) {
   std::reverse(layers.begin(), layers.end());
   for (const auto& [layer, op] : layers) maps = copy.add(op, {maps}, *layer);
   const Value logits = copy.add(mean->op, {maps}, *mean);
-  out.add_node(std::make_shared<CrossEntropy>(), {logits}, graph.nodes().back().name);
+  out.add_node(std::make_shared<CrossEntropy>(graph.label_kind()), {logits}, graph.nodes().back().name);
   return {std::move(out), maps};
 }
 

@@ -78,15 +78,17 @@ Value Graph::pixel_cross_entropy(Value logits, std::vector<Value> auxiliary) {
 void Graph::set_loss(const LossOptions& options) {
   require(
       !nodes_.empty() && nodes_.back().op && nodes_.back().op->kind() == CrossEntropy().kind(),
-      "--label-smoothing, --class-weights, --dice-weight and --auxiliary-weight are for cross entropy, but the network "
-      "ends in ",
+      "--loss, --label-smoothing, --class-weights, --dice-weight and --auxiliary-weight are for cross entropy, but the "
+      "network ends in ",
       nodes_.empty() || !nodes_.back().op ? "no loss" : nodes_.back().op->kind());
   Node& loss = nodes_.back();
   require(std::isfinite(options.auxiliary) && options.auxiliary >= 0, "--auxiliary-weight ", options.auxiliary,
           " must be a number of at least 0");
   require(options.auxiliary == 0 || loss.inputs.size() > 1, "--auxiliary-weight ", options.auxiliary,
           ": the network has no output beside the trained one");
-  loss.op = std::make_shared<CrossEntropy>(label_kind(), options);
+  require(!options.binary || label_kind() != LabelKind::pixel,
+          "--loss binary is for networks that label images; this one labels pixels");
+  loss.op = std::make_shared<CrossEntropy>(options.binary ? LabelKind::several : label_kind(), options);
   loss.shape = loss.op->output_shape(input_shapes(loss));
 }
 

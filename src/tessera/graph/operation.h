@@ -90,8 +90,9 @@ struct Workspace {
   bool shares_input = false;  ///< the output is the input's memory, seen otherwise; so are the gradients
 };
 
-/// What has a label: every image (classification), or every pixel, by a mask (segmentation).
-enum class LabelKind { image, pixel };
+/// What has a label: every image (classification), or every pixel, by a mask (segmentation). Or an image has any number
+/// of labels: labels are then [samples, classes], 1 for those that it has and 0 for the others.
+enum class LabelKind { image, pixel, several };
 
 /// What backward wants to see again of forward.
 struct Needs {

@@ -101,7 +101,8 @@ OrderedJson number(double value) { return std::isfinite(value) ? OrderedJson(val
 OrderedJson number(const std::optional<double>& value) { return value ? number(*value) : OrderedJson(nullptr); }
 
 OrderedJson evaluation_json(const Evaluation& r) {
-  const int classes = r.confusion.classes();
+  const bool several = r.labels == LabelKind::several;
+  const int classes = several ? 0 : r.confusion.classes();
   OrderedJson recall = OrderedJson::array(), confusion = OrderedJson::array();
   for (int k = 0; k < classes; ++k) {
     recall.push_back(number(r.confusion.recall(k)));
@@ -109,17 +110,31 @@ OrderedJson evaluation_json(const Evaluation& r) {
     for (int p = 0; p < classes; ++p) row.push_back(r.confusion.count(k, p));
     confusion.push_back(row);
   }
-  return {{"images", r.images},
-          {"labelled", r.labelled},
-          {"loss", number(r.loss)},
-          {"accuracy", number(r.confusion.accuracy())},
-          {"auc", number(r.auc)},
-          {"mean_iou", r.labels == LabelKind::pixel ? number(r.confusion.mean_iou()) : OrderedJson(nullptr)},
-          {"labels", r.labels == LabelKind::pixel ? "pixels" : "images"},
-          {"recall", recall},
-          {"confusion", confusion},
-          {"seconds", r.seconds},
-          {"data_seconds", r.parts[static_cast<std::size_t>(Part::data)]}};
+  OrderedJson by_class = OrderedJson::array();
+  for (std::size_t c = 0; c < r.by_class.size(); ++c) {
+    const Confusion& answers = r.by_class[c];
+    recall.push_back(number(answers.recall(1)));
+    by_class.push_back({{"true_positives", answers.count(1, 1)},
+                        {"false_positives", answers.count(0, 1)},
+                        {"false_negatives", answers.count(1, 0)},
+                        {"true_negatives", answers.count(0, 0)},
+                        {"auc", number(r.class_auc[c])}});
+  }
+  OrderedJson out{{"images", r.images},
+                  {"labelled", r.labelled},
+                  {"loss", number(r.loss)},
+                  {"accuracy", number(r.confusion.accuracy())},
+                  {"auc", number(r.auc)},
+                  {"mean_iou", r.labels == LabelKind::pixel ? number(r.confusion.mean_iou()) : OrderedJson(nullptr)},
+                  {"labels", r.labels == LabelKind::pixel ? "pixels"
+                             : several                    ? "several"
+                                                          : "images"},
+                  {"recall", recall},
+                  {"confusion", confusion},
+                  {"seconds", r.seconds},
+                  {"data_seconds", r.parts[static_cast<std::size_t>(Part::data)]}};
+  if (several) out["by_class"] = by_class;
+  return out;
 }
 
 OrderedJson evaluation_at_json(const RunReport::EvaluationAt& e) {

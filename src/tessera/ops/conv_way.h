@@ -19,8 +19,8 @@ struct ConvFacts {
   /// The side of square windows without dilation; 0: others.
   std::int64_t square_kernel() const {
     const auto &rows = windows.height, &columns = windows.width;
-    const bool square = rows.kernel == columns.kernel && rows.stride == columns.stride && rows.dilation == 1 &&
-                        columns.dilation == 1;
+    const bool square =
+        rows.kernel == columns.kernel && rows.stride == columns.stride && rows.dilation == 1 && columns.dilation == 1;
     return square ? rows.kernel : 0;
   }
   /// The same, and 0 where there are groups.

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "tessera/base/random.h"
-#include "tessera/ops/families.h"
 #include "tessera/ops/cuda/gpu.h"
+#include "tessera/ops/families.h"
 #include "tessera/ops/kernel.h"
 
 namespace tessera {

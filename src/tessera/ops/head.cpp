@@ -234,6 +234,69 @@ class CrossEntropyKernel final : public Kernel {
   double total_ = 0;    ///< of them
 };
 
+// Each class a question of its own. By logit x and answer t (yes 1, no 0; nearer to each other with smoothing), with
+// the weight w of a yes: w·t·log(1 + e^-x) + (1 - t)·log(1 + e^x).
+class BinaryCrossEntropyKernel final : public Kernel {
+ public:
+  BinaryCrossEntropyKernel(const CrossEntropy& op, const at::TensorOptions& activations) : op_(op) {
+    if (op.options.class_weights.empty()) return;
+    weights_ = at::tensor(op.options.class_weights, at::kDouble)
+                   .to(activations.dtype(wide_dtype(activations.dtype().toScalarType())));
+  }
+
+  Slab forward(const ForwardArgs& args) override {
+    if (args.out.empty()) return {};
+    args.saved.clear();
+    at::Tensor losses;
+    for (std::size_t head = 0; head < (args.pass.evaluating ? 1 : args.inputs.size()); ++head) {
+      const at::Tensor logits = narrowed(args.inputs[head], args.out).data.flatten(1);
+      args.saved.push_back(logits.to(wide_dtype(logits.scalar_type())));
+      const at::Tensor of_head = losses_of(args.saved.back(), args.pass);
+      losses = head == 0 ? of_head : losses.add_(of_head, op_.options.auxiliary);
+    }
+    return {losses.view({-1, 1, 1, 1}), args.out};
+  }
+
+  std::vector<Slab> input_gradients(BackwardArgs& args) override {
+    at::Tensor gradient = args.gradients[0].data.flatten(1);
+    std::vector<Slab> out;
+    for (std::size_t head = 0; head < args.saved.size(); ++head) {
+      if (head == 1) gradient = gradient.mul(op_.options.auxiliary);
+      const at::Tensor& x = args.saved[head];
+      const at::Tensor yes = answers(args.pass, x);
+      // σ(x) − 1 of a yes, σ(x) of a no.
+      at::Tensor dx = x.sigmoid();
+      dx = weights_.defined() ? dx.sub(1).mul_(yes).mul_(weights_).add_(dx.mul_(no(yes))) : dx.sub_(yes);
+      dx.mul_(gradient).div_(static_cast<double>(x.size(1)));
+      if (args.pass.options.dtype() == at::kBFloat16) dx = dx.to(at::kBFloat16);
+      out.push_back({dx.unsqueeze(2).unsqueeze(3), args.gradients[0].box});
+    }
+    return out;
+  }
+
+ private:
+  at::Tensor losses_of(const at::Tensor& x, const PassInfo& pass) const {
+    const at::Tensor yes = answers(pass, x);
+    at::Tensor of_yes = log_of_sum(x.neg()).mul_(yes);
+    if (weights_.defined() && !pass.evaluating) of_yes.mul_(weights_);
+    return log_of_sum(x).mul_(no(yes)).add_(of_yes).mean(1, /*keepdim=*/true);
+  }
+  static at::Tensor no(const at::Tensor& yes) { return yes.neg().add_(1); }
+  // log(1 + e^x), to the last digits for any x; torch's softplus has x itself from 20 on.
+  static at::Tensor log_of_sum(const at::Tensor& x) { return x.abs().neg_().exp_().log1p_().add_(x.clamp_min(0)); }
+
+  at::Tensor answers(const PassInfo& pass, const at::Tensor& like) const {
+    ensure(pass.labels.defined() && pass.labels.sizes() == like.sizes(), "the loss of several labels has labels of ",
+           pass.labels.defined() ? concat(pass.labels.sizes()) : "no sizes", " for logits of ", like.sizes());
+    at::Tensor yes = pass.labels.to(like.options());
+    const double smoothing = pass.evaluating ? 0 : op_.options.smoothing;
+    return smoothing > 0 ? yes.mul_(1 - smoothing).add_(smoothing / 2) : yes;
+  }
+
+  const CrossEntropy& op_;
+  at::Tensor weights_;  ///< by class; undefined: 1
+};
+
 }  // namespace
 
 void add_head_kernels(Kernels& kernels) {
@@ -241,7 +304,9 @@ void add_head_kernels(Kernels& kernels) {
   kernels.add("linear", [](const KernelRequest& r) {
     return std::make_unique<LinearKernel>(r.op<Linear>(), r.parameters_of_node());
   });
-  kernels.add("cross_entropy", [](const KernelRequest& r) {
+  kernels.add("cross_entropy", [](const KernelRequest& r) -> std::unique_ptr<Kernel> {
+    if (r.op<CrossEntropy>().labels == LabelKind::several)
+      return std::make_unique<BinaryCrossEntropyKernel>(r.op<CrossEntropy>(), r.activations);
     return std::make_unique<CrossEntropyKernel>(r.op<CrossEntropy>(), r.input_shapes()[0].channels, r.activations);
   });
 }

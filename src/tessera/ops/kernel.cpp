@@ -31,8 +31,9 @@ std::unique_ptr<Kernel> Kernels::make(const KernelRequest& request) const {
 Kernels& kernels() {
   static Kernels all = [] {
     Kernels made;
-    for (const auto add : {add_pointwise_kernels, add_conv_kernels, add_pool_kernels, add_upsample_kernels, add_resample_kernels,
-                           add_channel_kernels, add_dropout_kernels, add_prelu_kernels, add_norm_kernels, add_head_kernels})
+    for (const auto add :
+         {add_pointwise_kernels, add_conv_kernels, add_pool_kernels, add_upsample_kernels, add_resample_kernels,
+          add_channel_kernels, add_dropout_kernels, add_prelu_kernels, add_norm_kernels, add_head_kernels})
       add(made);
     return made;
   }();

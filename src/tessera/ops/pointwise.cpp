@@ -5,9 +5,9 @@
 
 #include <cmath>
 
+#include "tessera/ops/cpu/pointwise_loops.h"
 #include "tessera/ops/families.h"
 #include "tessera/ops/pointwise_flow.h"
-#include "tessera/ops/cpu/pointwise_loops.h"
 
 namespace tessera {
 namespace {
@@ -57,8 +57,7 @@ struct HostPasses {
         const auto first = static_cast<std::size_t>(g * each), end = first + static_cast<std::size_t>(each);
         double mean = 0, squares = 0;
         for (std::size_t c = first; c < end; ++c) mean += m.mean[c] / static_cast<double>(each);
-        for (std::size_t c = first; c < end; ++c)
-          squares += m.m2[c] + count * (m.mean[c] - mean) * (m.mean[c] - mean);
+        for (std::size_t c = first; c < end; ++c) squares += m.m2[c] + count * (m.mean[c] - mean) * (m.mean[c] - mean);
         to[1 + g] = mean;
         to[1 + groups + g] = squares;
       }
@@ -70,7 +69,8 @@ struct HostPasses {
                           const StatisticsShare& share) {
     const NormTensors p = tensors_of(term);
     const std::int64_t ranks = gathered.size(0), length = gathered.size(1) / units, groups = (length - 1) / 2;
-    const auto channels = static_cast<std::size_t>(term.shape.channels), each = channels / static_cast<std::size_t>(groups);
+    const auto channels = static_cast<std::size_t>(term.shape.channels),
+               each = channels / static_cast<std::size_t>(groups);
     const Channels weight = or_constant(p.weight, channels, 1), bias = or_constant(p.bias, channels, 0);
     Normed out{doubles({units, 3, term.shape.channels}), doubles({units, groups + 1})};
     for (std::int64_t u = 0; u < units; ++u) {
@@ -214,8 +214,8 @@ struct HostPasses {
     return k;
   }
 
-  static void gradient(const at::Tensor& g, const Affine& term, const at::Tensor& k, std::int64_t unit,
-                       bool statistics, bool mask, const at::Tensor& addend, const at::Tensor& dx) {
+  static void gradient(const at::Tensor& g, const Affine& term, const at::Tensor& k, std::int64_t unit, bool statistics,
+                       bool mask, const at::Tensor& addend, const at::Tensor& dx) {
     const std::int64_t channels = k.size(2);
     const double* from = k.data_ptr<double>() + unit * 3 * channels;
     const auto row = [&](std::int64_t i) { return Channels(from + i * channels, from + (i + 1) * channels); };

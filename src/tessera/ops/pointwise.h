@@ -21,10 +21,10 @@
 namespace tessera {
 
 struct PointwiseTerm {
-  std::optional<NormFormula> norm;  ///< unset: the value as it is
-  NodeParameters parameters = {};   ///< of the norm
-  std::string name = {};            ///< of the norm's node, for messages
-  Shape shape = {};                 ///< of the value
+  std::optional<NormFormula> norm;       ///< unset: the value as it is
+  NodeParameters parameters = {};        ///< of the norm
+  std::string name = {};                 ///< of the norm's node, for messages
+  Shape shape = {};                      ///< of the value
   at::ScalarType computed = at::kFloat;  ///< the type that the passes compute in
 };
 

@@ -11,7 +11,8 @@
 //   evaluate_with_moments(...)          the same, and returns the moments of what it wrote, or undefined
 //   gradient_sums(gradients, derivative, summed, g)  -> [summed, 2, channels] doubles
 //   finish(term, normed, own, total, factor)  adds to the norm's gradients; the coefficients of its input's gradient,
-//                                       [units, 3, channels]; `factor`: what the term was multiplied by, [units, channels]
+//                                       [units, 3, channels]; `factor`: what the term was multiplied by, [units,
+//                                       channels]
 //   gradient(g, affine, k, unit, statistics, mask, addend, dx)
 //   zeros(sizes, options)               doubles, where moments and sums live
 #pragma once
@@ -23,8 +24,8 @@
 #include <span>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/pointwise.h"
 #include "tessera/ops/cpu/pointwise_loops.h"
+#include "tessera/ops/pointwise.h"
 
 namespace tessera {
 
@@ -225,13 +226,12 @@ class PointwiseFlow final : public Kernel {
 
   void fill(const ForwardArgs& args, const Slab& out, const Box& box) const {
     for (const Part& part : parts_of(box))
-      Passes::evaluate(expression(args.inputs, args.saved, part.box, part.unit), formula_, narrowed(out, part.box).data);
+      Passes::evaluate(expression(args.inputs, args.saved, part.box, part.unit), formula_,
+                       narrowed(out, part.box).data);
   }
 
   // Which terms' sums are wanted: those of norms, and of what a term of one position was folded into.
-  bool summed(std::size_t t) const {
-    return terms()[t].norm.has_value() || (t == 0 && spread_ == Spread::by_channel);
-  }
+  bool summed(std::size_t t) const { return terms()[t].norm.has_value() || (t == 0 && spread_ == Spread::by_channel); }
   std::size_t g_of(std::size_t t) const {
     return t == 1 && is_product() && spread_ != Spread::by_channel ? g_second : g_first;
   }

@@ -157,7 +157,8 @@ class AdaptiveAvgPoolKernel final : public Kernel {
     const Slab& gradient = args.gradients[0];
     const Box seen = seen_by(op_, gradient.box, input_);
     const at::Tensor g = gradient.data.to(wide_dtype(gradient.data.scalar_type()));
-    const at::Tensor rows = means(Axis::height, gradient.box, seen, g), columns = means(Axis::width, gradient.box, seen, g);
+    const at::Tensor rows = means(Axis::height, gradient.box, seen, g),
+                     columns = means(Axis::width, gradient.box, seen, g);
     return {{channels_last(at::matmul(rows.t(), at::matmul(g, columns)).to(gradient.data.scalar_type())), seen}};
   }
 

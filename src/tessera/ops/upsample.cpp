@@ -136,9 +136,7 @@ class ConvTransposeKernel final : public Kernel {
   using Two = std::array<std::int64_t, 2>;
   Two stride() const { return {op_.options.scale.height, op_.options.scale.width}; }
   Two dilation() const { return {op_.options.dilation.height, op_.options.dilation.width}; }
-  Box seen_by(const Box& out) const {
-    return intersect(op_.input_box(out, 0, {&input_, 1}), input_.box(out.batch()));
-  }
+  Box seen_by(const Box& out) const { return intersect(op_.input_box(out, 0, {&input_, 1}), input_.box(out.batch())); }
   // All that the pixels make; it may reach outside of the output.
   Box plane_of(const Box& pixels) const {
     const auto along = [](const Interval& in, std::int64_t step, std::int64_t pad, std::int64_t taps,
@@ -190,7 +188,6 @@ class UpsampleKernel final : public Kernel {
     return {{channels_last(dx), pixels}};
   }
 
-
  private:
   Box pixels_of(const Box& out) const {
     return intersect(op_.input_box(out, 0, {&input_, 1}), input_.box(out.batch()));
@@ -204,12 +201,11 @@ class UpsampleKernel final : public Kernel {
 }  // namespace
 
 void add_upsample_kernels(Kernels& kernels) {
-  kernels.add("conv_transpose",
-              {"product", [](const KernelRequest& r) { return r.op<ConvTranspose>().of_blocks(); },
-               [](const KernelRequest& r) {
-                 return std::make_unique<BlocksKernel>(r.op<ConvTranspose>(), r.input_shapes()[0],
-                                                       r.parameters_of_node());
-               }});
+  kernels.add("conv_transpose", {"product", [](const KernelRequest& r) { return r.op<ConvTranspose>().of_blocks(); },
+                                 [](const KernelRequest& r) {
+                                   return std::make_unique<BlocksKernel>(r.op<ConvTranspose>(), r.input_shapes()[0],
+                                                                         r.parameters_of_node());
+                                 }});
   kernels.add("conv_transpose", [](const KernelRequest& r) { return std::make_unique<ConvTransposeKernel>(r); });
   kernels.add("upsample", [](const KernelRequest& r) {
     return std::make_unique<UpsampleKernel>(r.op<Upsample>(), r.input_shapes()[0]);

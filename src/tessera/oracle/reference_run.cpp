@@ -66,11 +66,13 @@ class AutogradReference final : public ReferenceRun {
         oracle_(graph,
                 Parameters(graph, 0, static_cast<int>(graph.nodes().size()), options.activations(), options.seed),
                 options, foreign),
-        batches_(images, {.batch_size = plan.batch_size,
-                          .seed = options.seed,
-                          .dtype = options.dtype,
-                          .deliver = options.activations(),
-                          .mask_dtype = mask_dtype(graph)}) {}
+        batches_(images,
+                 {.batch_size = plan.batch_size,
+                  .seed = options.seed,
+                  .dtype = options.dtype,
+                  .deliver = options.activations(),
+                  .label_sets_of = graph.label_kind() == LabelKind::several ? graph.shape(graph.logits()).channels : 0,
+                  .mask_dtype = mask_dtype(graph)}) {}
   double step() override {
     const Batch batch = batches_.next();
     return oracle_.step(batch.images, batch.masks.defined() ? batch.masks : batch.labels, plan_.parts);

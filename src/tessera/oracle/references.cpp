@@ -124,8 +124,22 @@ torch::Tensor dice(const torch::Tensor& logits, const torch::Tensor& labels) {
   return (1 - (2 * over(probability * is_class) + 1e-5) / (over(probability) + over(is_class) + 1e-5)).mean(1).sum();
 }
 
+torch::Tensor binary_loss(const ReferenceArgs& a) {
+  const LossOptions& o = a.op<CrossEntropy>().options;
+  const torch::Tensor yes = a.labels.to(a.x().dtype()) * (1 - o.smoothing) + o.smoothing / 2;
+  auto sum = F::BinaryCrossEntropyWithLogitsFuncOptions().reduction(torch::kSum);
+  if (!o.class_weights.empty()) sum.pos_weight(torch::tensor(o.class_weights, torch::kDouble).to(a.x().options()));
+  const auto of_head = [&](const torch::Tensor& x) {
+    return F::binary_cross_entropy_with_logits(x.flatten(1), yes, sum) / x.size(1);
+  };
+  torch::Tensor total = of_head(a.x());
+  for (std::size_t head = 1; head < a.inputs.size(); ++head) total = total + o.auxiliary * of_head(a.inputs[head]);
+  return total;
+}
+
 torch::Tensor loss(const ReferenceArgs& a) {
   const LossOptions& o = a.op<CrossEntropy>().options;
+  if (a.op<CrossEntropy>().labels == LabelKind::several) return binary_loss(a);
   auto sum = F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(o.smoothing);
   if (!o.class_weights.empty()) sum.weight(torch::tensor(o.class_weights, torch::kDouble).to(a.x().options()));
   const bool image = a.op<CrossEntropy>().labels == LabelKind::image;

@@ -25,9 +25,17 @@ Plan::Place place_down(const Plan& plan, int rank) { return plan.places_of(rank 
 // Adds predictions up, in the order of the data set: the same sums on every plan.
 class Tally {
  public:
-  explicit Tally(int classes) { result_.confusion = Confusion(classes); }
+  Tally(int classes, LabelKind kind) {
+    result_.labels = kind;
+    result_.confusion = Confusion(kind == LabelKind::several ? 2 : classes);
+    if (kind != LabelKind::several) return;
+    result_.by_class.assign(static_cast<std::size_t>(classes), Confusion(2));
+    class_scores_.resize(result_.by_class.size());
+    class_labels_.resize(result_.by_class.size());
+  }
 
   void add(const Predictions& p) {
+    if (p.several()) return add_several(p);
     const std::int64_t classes = p.logits.size(1);
     const double *logits = p.logits.data_ptr<double>(), *losses = p.losses.data_ptr<double>();
     const std::int64_t* labels = p.labels.data_ptr<std::int64_t>();
@@ -46,15 +54,50 @@ class Tally {
 
   Evaluation result() {
     if (result_.labelled > 0) result_.loss = loss_ / static_cast<double>(result_.labelled);
-    if (result_.confusion.classes() == 2) result_.auc = area_under_curve(scores_, labels_);
+    if (result_.labels == LabelKind::several)
+      rate_classes();
+    else if (result_.confusion.classes() == 2)
+      result_.auc = area_under_curve(scores_, labels_);
     return std::move(result_);
   }
 
  private:
+  void add_several(const Predictions& p) {
+    const std::int64_t classes = p.logits.size(1);
+    for (std::int64_t i = 0; i < p.labels.size(0); ++i) {
+      ++result_.images;
+      if (!p.known(i)) continue;
+      ++result_.labelled;
+      loss_ += p.losses.data_ptr<double>()[i];
+      for (std::int64_t k = 0; k < classes; ++k) {
+        const double logit = p.logits.data_ptr<double>()[i * classes + k];
+        const std::int64_t label = p.labels.data_ptr<std::int64_t>()[i * classes + k];
+        const auto c = static_cast<std::size_t>(k);
+        result_.confusion.add(label, logit > 0);
+        result_.by_class[c].add(label, logit > 0);
+        class_scores_[c].push_back(logit);
+        class_labels_[c].push_back(label);
+      }
+    }
+  }
+
+  void rate_classes() {
+    double sum = 0;
+    int rated = 0;
+    for (std::size_t c = 0; c < result_.by_class.size(); ++c) {
+      const auto auc = area_under_curve(class_scores_[c], class_labels_[c]);
+      result_.class_auc.push_back(auc);
+      if (auc) sum += *auc, ++rated;
+    }
+    if (rated > 0) result_.auc = sum / rated;
+  }
+
   Evaluation result_;
   double loss_ = 0;
   std::vector<double> scores_;
   std::vector<std::int64_t> labels_;
+  std::vector<std::vector<double>> class_scores_;
+  std::vector<std::vector<std::int64_t>> class_labels_;
 };
 
 }  // namespace
@@ -86,7 +129,7 @@ Evaluator::Evaluator(const Graph& graph, const Plan& plan, const Parameters& par
 Evaluation Evaluator::run(const Take& take, const TakeMaps& take_maps) {
   if (label_kind() == LabelKind::pixel) return run_masks({});
   const double start = now_seconds();
-  Tally tally(classes());
+  Tally tally(classes(), label_kind());
   for_each_batch([&](const Batch& batch, std::int64_t first, std::int64_t count) {
     PlanesBySample maps;
     const Predictions predictions = predict(batch, first, count, maps);
@@ -214,11 +257,16 @@ Predictions Evaluator::predict(const Batch& batch, std::int64_t first, std::int6
   // Each row is zero on all ranks but one. All ranks meet here, so none runs ahead by more than a batch.
   if (world_) world_->all_reduce(all).wait();
 
-  Predictions out{first, all.narrow(0, 0, count).narrow(1, 0, k).contiguous(), at::empty({count}, at::kLong),
+  const bool several = label_kind() == LabelKind::several;
+  Predictions out{first, all.narrow(0, 0, count).narrow(1, 0, k).contiguous(),
+                  several ? at::full({count, k}, -1, at::kLong) : at::empty({count}, at::kLong),
                   all.narrow(0, 0, count).select(1, k).contiguous()};
   for (std::int64_t i = 0; i < count; ++i) {
-    out.labels.data_ptr<std::int64_t>()[i] = images_->label(first + i);
-    if (images_->label(first + i) < 0) out.losses.data_ptr<double>()[i] = 0;
+    if (!several)
+      out.labels.data_ptr<std::int64_t>()[i] = images_->label(first + i);
+    else if (images_->label_set(first + i))
+      fill_label_set(*images_, first + i, out.labels.select(0, i));
+    if (!out.known(i)) out.losses.data_ptr<double>()[i] = 0;
   }
   return out;
 }
@@ -272,6 +320,13 @@ at::Tensor Evaluator::labels_of(Interval samples, std::int64_t first) const {
     const Box box = executor_->loss_box();
     return at::full({samples.size(), box.height().size(), box.width().size()}, ignored_label,
                     options_.activations().dtype(at::kByte));
+  }
+  if (label_kind() == LabelKind::several) {
+    const at::Tensor sets = at::zeros({samples.size(), classes()}, at::kLong);
+    for (std::int64_t i = 0; i < samples.size(); ++i)
+      if (const std::int64_t image = first + samples.begin + i; image < images_->size())
+        fill_label_set(*images_, image, sets.select(0, i));
+    return sets.to(options_.device);
   }
   at::Tensor labels = at::zeros({samples.size()}, at::kLong);
   std::int64_t* to = labels.data_ptr<std::int64_t>();

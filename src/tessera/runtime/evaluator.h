@@ -35,8 +35,13 @@ struct EvaluatorOptions {
 struct Predictions {
   std::int64_t first = 0;  ///< image
   at::Tensor logits;       ///< [images, classes], float64
-  at::Tensor labels;       ///< [images], int64; -1: not known
+  at::Tensor labels;       ///< [images], int64; -1: not known. Of several: [images, classes], 1 for those it has
   at::Tensor losses;       ///< [images], float64; 0 where the label is not known
+
+  bool several() const { return labels.dim() == 2; }
+  bool known(std::int64_t i) const {
+    return labels.reshape({labels.size(0), -1}).select(1, 0)[i].item<std::int64_t>() >= 0;
+  }
 };
 
 /// Where every pixel has a label: the class that was predicted for each pixel of an image.
@@ -56,8 +61,11 @@ struct Evaluation {
   LabelKind labels = LabelKind::image;
   std::int64_t labelled = 0;   ///< images, or pixels; all that follows is about them
   std::optional<double> loss;  ///< their mean
-  Confusion confusion;         ///< the first of the largest logits is predicted
-  std::optional<double> auc;   ///< of two classes
+  Confusion confusion;         ///< the first of the largest logits is predicted; of several labels: no (0) and yes (1)
+  std::optional<double> auc;   ///< of two classes; of several labels the mean over the classes that have one
+  /// Of several labels, by class: a logit above 0 is a yes.
+  std::vector<Confusion> by_class = {};
+  std::vector<std::optional<double>> class_auc = {};
   double seconds = 0;
   PartSeconds parts{};  ///< of these, what was not computing
 };

@@ -100,6 +100,7 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
       loader.mask_dtype = at::kByte;
       loader.mask_part = labelled;
     }
+    if (graph_.label_kind() == LabelKind::several) loader.label_sets_of = graph_.shape(graph_.logits()).channels;
     const Interval share = plan_.samples_of(place);
     for (std::int64_t m = 0; m < plan_.micros(place.direction); ++m)
       loader.samples.push_back(share.shifted(plan_.first_sample(replica_, place.direction, m)));

@@ -72,8 +72,7 @@ TEST(LoaderBytes, OfLargeImagesAreReadInBandsOfTheirFiles) {
   large->together = 64;
   expect_same(large, {.batch_size = 2, .part = image_box({0, 2}, {10, 690}, {0, 500})});
   EXPECT_GT(large->bands().size(), 2u) << "it is read by several workers";
-  for (const std::int64_t begin : large->bands())
-    if (begin != 10) EXPECT_EQ(begin % 64, 0);
+  for (const std::int64_t begin : large->bands()) EXPECT_TRUE(begin == 10 || begin % 64 == 0) << begin;
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ Shape CrossEntropy::output_shape(Shapes inputs) const {
   for (const Shape& other : inputs)
     problems.check(other == inputs[0], "an auxiliary output is ", other, ", but the network's own ", inputs[0]);
   problems.throw_if_any();
-  if (labels == LabelKind::image)
+  if (labels != LabelKind::pixel)
     require(inputs[0].positions() == 1, "the loss of images takes one row of logits a sample, not ", inputs[0],
             "; the loss of pixels is pixel_cross_entropy");
   else
@@ -75,6 +75,7 @@ Workspace CrossEntropy::workspace(Shapes inputs, const Box& out, std::int64_t el
   const double logits = rows * static_cast<double>(inputs[0].channels * std::ssize(inputs)) * wide;
   const double heads = inputs.size() > 1 ? rows * wide : 0;
   const double weighed = options.smoothing > 0 || !options.class_weights.empty() ? rows * wide : 0;
+  if (labels == LabelKind::several) return {.saved = logits, .forward = 6 * logits, .input_gradient = 5 * logits};
   const double dice = options.dice > 0 ? logits : 0;
   return {.saved = logits,
           .forward = rows * index + weighed + heads + dice + (dice > 0 ? 4 * rows * wide : 0),

@@ -46,7 +46,8 @@ struct LossOptions {
   std::vector<double> class_weights;  ///< what a label of each class counts; empty: 1
   double auxiliary = 0;               ///< what the loss of each further row of logits counts
   double dice = 0;                    ///< of pixels: what the Dice loss counts, beside the cross entropy
-  bool plain() const { return smoothing == 0 && class_weights.empty() && auxiliary == 0 && dice == 0; }
+  bool binary = false;                ///< of images: each class is a question of its own, answered by yes or no
+  bool plain() const { return smoothing == 0 && class_weights.empty() && auxiliary == 0 && dice == 0 && !binary; }
 };
 
 /// Softmax and cross-entropy on logits; the output is one loss per sample, or one per pixel. The loss of a batch is
@@ -56,6 +57,10 @@ struct LossOptions {
 /// The Dice loss of a sample is the mean over all classes of 1 - (2·I + s)/(P + L + s), where P is the sum of the
 /// class's probability over all pixels that have a label, L how many are of the class, I the sum of its probability
 /// over these, and s is 1e-5; that of a batch is the mean over its samples. (MONAI's DiceLoss with softmax.)
+///
+/// Where images have several labels, the loss of a sample is the mean over all classes of the binary cross entropy of
+/// the class's logit: torch.nn.BCEWithLogitsLoss, whose pos_weight are the classes' weights; smoothing leads every
+/// answer so far to one half.
 class CrossEntropy final : public Operation {
  public:
   /// The value of a mask's pixel that has no label: its loss is 0 and it does not count.
@@ -71,7 +76,10 @@ class CrossEntropy final : public Operation {
   /// On the sums of the Dice loss.
   Agreement agreement() const override { return options.dice > 0 ? Agreement::tiles : Agreement::none; }
   std::optional<LabelKind> loss_labels() const override { return labels; }
-  std::vector<double> loss_weights() const override { return options.class_weights; }
+  /// With several labels the mean is over samples, whatever labels count.
+  std::vector<double> loss_weights() const override {
+    return labels == LabelKind::several ? std::vector<double>() : options.class_weights;
+  }
 
   const LabelKind labels;
   const LossOptions options;
