@@ -64,8 +64,8 @@ void settle_shape(Options& o, const ModelRegistry& models, const Launch& launch)
     o.model.classes = static_cast<std::int64_t>(o.class_names.size());
   } else if (!labels_pixels(o, models)) {
     o.model.classes = listed(o).classes;
-    require(o.model.classes >= 2, "the images of '", o.datapath, "' are of one class, and there is nothing to tell ",
-            "apart; --datapath takes one folder per class");
+    require(o.model.classes >= 2 || o.model.loss.binary, "the images of '", o.datapath,
+            "' are of one class, and there is nothing to tell ", "apart; --datapath takes one folder per class");
   } else {
     require(!o.mask_values.empty(), "how many classes do the pixels have? Say --num-classes, or by --mask-values ",
             "which value stands for which");

@@ -42,9 +42,9 @@ double parsed(const std::string& text) {
   return std::stod(text);
 }
 
-// Auxiliary heads are part of the network.
 std::string loss_name(bool binary) { return binary ? "binary" : "cross-entropy"; }
 
+// Auxiliary heads are part of the network.
 std::optional<double> auxiliary_weight(const ModelOptions& model) {
   return model.loss.auxiliary > 0 ? std::optional(model.loss.auxiliary) : std::nullopt;
 }
@@ -168,7 +168,10 @@ void take_description(Options& o, const std::string& path, const Warn& warn) {
   taking.option_of_network(use, "auxiliary-weight", auxiliary);
   o.model.loss.auxiliary = auxiliary.value_or(0);
   std::string loss = loss_name(o.model.loss.binary);
-  taking.fixed("loss", loss, loss_name(use.options.contains("loss")));
+  const auto stored = use.options.find("loss");
+  taking.fixed("loss", loss, stored == use.options.end() ? loss_name(false) : stored->second);
+  require(loss == loss_name(true) || loss == loss_name(false), "'", path, "' was trained with --loss ", loss,
+          ", which this tessera does not know");
   o.model.loss.binary = loss == loss_name(true);
   taking.fixed("num-classes", o.model.classes, use.classes);
   if (!use.class_names.empty()) taking.fixed("class-names", o.class_names, use.class_names);

@@ -62,7 +62,7 @@ void check_values(const Options& o, Problems& problems) {
                  o.num_epochs, " both say how long to train; give one of them");
   problems.check(!o.has("seed") || o.given.at("seed").find('-') == std::string::npos, "--seed ",
                  o.has("seed") ? o.given.at("seed") : "", " must not be negative");
-  problems.check(o.model.classes >= 2, "--num-classes ", o.model.classes,
+  problems.check(o.model.classes >= (o.model.loss.binary ? 1 : 2), "--num-classes ", o.model.classes,
                  ": with fewer than two classes there is nothing to tell apart");
   problems.check(o.steps.value_or(1) > 0, "--steps ", o.steps.value_or(1), " must be at least 1");
   problems.check(o.num_epochs > 0, "--num-epochs ", o.num_epochs, " must be at least 1");

@@ -66,7 +66,7 @@ void Progress::advise(int workers) {
   constexpr double worth_a_line = 0.1, at_least_seconds = 5;
   if (seconds_ < at_least_seconds || waited_ < worth_a_line * seconds_) return;
   say(
-      fmt::format("Waiting for images took {:.0f}% of the time, with {} per rank to read them. What helps: more "
+      fmt::format("Waiting for images took {:.0f}% of the time, with {} per rank to read them ahead. What helps: more "
                   "--num-workers where cores are idle; images of the size that is trained on; arrays (.npy) or tiled "
                   "TIFF, which several threads read at once, in place of PNG or JPEG.",
                   100 * waited_ / seconds_, counted(workers, "thread")));

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "data_sets.h"
 #include "evaluation.h"
 #include "progress.h"
 #include "rank_figures.h"
@@ -111,7 +112,7 @@ class RankRun {
       throw;
     }
     progress_.finish();
-    progress_.advise(options_.train.loader_workers);
+    if (app_name(options_.app) == "medical") progress_.advise(options_.train.loader_workers);
     report_.state = report_.stopped ? "stopped" : "finished";
     publish();
     if (speaks_) result_ = std::move(report_);

@@ -88,7 +88,7 @@ void SampleImages::take(const Predictions& p) {
     const double* logits = p.logits.data_ptr<double>() + row * classes;
     if (p.several()) {
       const std::int64_t* labels = p.labels.data_ptr<std::int64_t>() + row * classes;
-      found->second = {names_of(classes, [&](std::int64_t k) { return labels[k] == 1; }),
+      found->second = {p.known(row) ? names_of(classes, [&](std::int64_t k) { return labels[k] == 1; }) : "",
                        names_of(classes, [&](std::int64_t k) { return logits[k] > 0; }), std::nullopt};
       continue;
     }

@@ -25,11 +25,11 @@ for part, count in (("train", 64), ("val", 24)):
         lines.append(f"{part}{i}.npy," + ";".join(n for n, on in zip(("red", "green", "blue"), light) if on))
     open(part + ".csv", "w").write("\n".join(lines) + "\n")
 P
-train=("$tessera" train --datapath . --model resnet_v1 --depth 8 --batch-size 8)
-expect 2 "is several labels; use --loss binary" -- "${train[@]}" --steps 1
-expect 2 "--loss" "cross-entropy" -- "${train[@]}" --loss hinge
+train=("$tessera" train --model resnet_v1 --depth 8 --batch-size 8)
+expect 2 "is several labels; use --loss binary" -- "${train[@]}" --datapath . --steps 1
+expect 2 "--loss" "cross-entropy" -- "${train[@]}" --datapath . --loss hinge
 expect 2 "--loss binary is for networks that label images" -- "$tessera" verify --model unet --image-size 32 --loss binary
-expect 0 "mean AUC" -- "${train[@]}" --loss binary --num-epochs 12 --lr 0.05 --eval-every 96 --checkpoint-dir run --json run.json \
+expect 0 "mean AUC" -- "${train[@]}" --datapath . --loss binary --num-epochs 12 --lr 0.05 --eval-every 96 --checkpoint-dir run --json run.json \
   --keep-best auc --log-dir log
 # The checkpoint knows its loss.
 expect 0 "class" "precision" "red" "mean AUC" -- "$tessera" eval run --json eval.json
@@ -53,6 +53,13 @@ for row in rows:
     right += sum((n in said) == (n in truth[name].split(";")) for n in ("red", "green", "blue"))
 assert abs(right / 72 - later["accuracy"]) < 1e-9, (right, later["accuracy"])
 P
+# What is not known is not taken for "none".
+mkdir plain && cp val3.npy val5.npy plain
+expect 0 "(2 images" "0 of them labelled" -- "$tessera" predict run --datapath plain -o q.csv
+expect 0 "(1 image," "0 of them labelled" -- "$tessera" predict run --datapath val3.npy -o q.csv
+printf 'val3.npy\nval5.npy\n' > paths.csv
+expect 0 "(2 images" "0 of them labelled" -- "$tessera" predict run --datapath paths.csv -o q.csv
+expect 2 "line 1: no label" -- "${train[@]}" --datapath paths.csv --loss binary
 # On plans, beside one device; weights of a yes, smoothing.
 expect 0 "equal" -- "$tessera" verify --model resnet_v1 --depth 8 --image-size 19x17 --num-classes 4 --batch-size 4 --loss binary
 expect 0 "equal" -- "$tessera" verify --model resnet_v1 --depth 8 --image-size 19x17 --num-classes 4 --batch-size 4 --loss binary \

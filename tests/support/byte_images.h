@@ -36,14 +36,14 @@ class ByteImages : public ImageSource {
   }
   std::optional<RawImage> raw(ReadKey key, Interval rows, Interval columns) const override {
     if (key.index == odd_) return std::nullopt;
-    return RawImage{.rows = rows, .columns = columns, .normalisation = normalisation()};
+    return RawImage{.rows = rows, .columns = columns, .normalisation = normalisation(), .band_rows = band_rows(key)};
   }
   void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override {
     fill(index, rows, columns, to);
     const std::lock_guard lock(mutex_);
     bands_.insert(rows.begin);
   }
-  std::int64_t band_rows(std::int64_t index) const override { return index % 3 == 2 ? 0 : together; }
+  std::int64_t band_rows(ReadKey key) const override { return key.index % 3 == 2 ? 0 : together; }
   std::string describe() const override { return "bytes"; }
 
   /// Where reads of bytes began.

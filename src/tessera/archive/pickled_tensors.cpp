@@ -242,6 +242,23 @@ class Unpickler {
 
 }  // namespace
 
+bool fits(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides, std::int64_t offset,
+          std::int64_t elements) {
+  if (sizes.size() != strides.size() || offset < 0) return false;
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] < 0 || strides[i] < 0) return false;
+  for (const std::int64_t size : sizes)
+    if (size == 0) return offset <= elements;
+  // How far the last number may still lie from here; a step at a time, so that nothing overflows.
+  std::int64_t room = elements - 1 - offset;
+  if (room < 0) return false;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (strides[i] > 0 && sizes[i] - 1 > room / strides[i]) return false;
+    room -= (sizes[i] - 1) * strides[i];
+  }
+  return true;
+}
+
 std::map<std::string, PickledTensor> read_pickled_tensors(std::string_view pickle) {
   Unpickler unpickler(pickle);
   const PickledPtr all = unpickler.run();

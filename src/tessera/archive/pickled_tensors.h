@@ -17,6 +17,10 @@ struct PickledTensor {
   std::vector<std::int64_t> sizes, strides;
 };
 
+/// Whether all numbers of such a tensor lie among `elements` of its storage.
+bool fits(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides, std::int64_t offset,
+          std::int64_t elements);
+
 /// `pickle`: the record data.pkl. Throws Error where that is not a dictionary of tensors.
 std::map<std::string, PickledTensor> read_pickled_tensors(std::string_view pickle);
 

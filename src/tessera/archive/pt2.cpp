@@ -131,15 +131,7 @@ class Pt2File final : public NetworkFile {
     const auto width = static_cast<std::int64_t>(c10::elementSize(dtype));
     const at::Tensor flat = at::empty({static_cast<std::int64_t>(bytes.size()) / width}, dtype);
     std::memcpy(flat.data_ptr(), bytes.data(), static_cast<std::size_t>(flat.numel() * width));
-    // Nothing outside of what the record holds.
-    std::int64_t last = offset;
-    bool fits = sizes.size() == strides.size() && offset >= 0, empty = false;
-    for (std::size_t i = 0; fits && i < sizes.size(); ++i) {
-      fits = sizes[i] >= 0 && strides[i] >= 0 && (strides[i] == 0 || sizes[i] <= flat.numel() / strides[i] + 1);
-      empty = empty || sizes[i] == 0;
-      last += fits ? (sizes[i] - 1) * strides[i] : 0;
-    }
-    if (!fits || (!empty && last >= flat.numel()))
+    if (!fits(sizes, strides, offset, flat.numel()))
       throw Error(concat("its tensor '", name, "' is larger than its record"));
     return flat.as_strided(sizes, strides, offset).clone();
   }

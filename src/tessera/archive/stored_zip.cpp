@@ -1,5 +1,6 @@
 #include "tessera/archive/stored_zip.h"
 
+#include <array>
 #include <cstdint>
 
 #include "tessera/base/error.h"
@@ -30,6 +31,20 @@ class Bytes {
  private:
   std::string_view bytes_;
 };
+
+std::uint32_t checksum(std::string_view bytes) {
+  static const auto table = [] {
+    std::array<std::uint32_t, 256> out{};
+    for (std::uint32_t i = 0; i < out.size(); ++i) {
+      out[i] = i;
+      for (int bit = 0; bit < 8; ++bit) out[i] = out[i] >> 1 ^ (out[i] & 1 ? 0xedb88320u : 0);
+    }
+    return out;
+  }();
+  std::uint32_t sum = ~0u;
+  for (const char byte : bytes) sum = sum >> 8 ^ table[(sum ^ static_cast<std::uint8_t>(byte)) & 0xff];
+  return ~sum;
+}
 
 std::uint64_t end_of(std::string_view file) {
   for (std::size_t at = file.size() >= end_bytes ? file.size() - end_bytes + 1 : 0; at-- > 0;) {
@@ -67,7 +82,7 @@ StoredZip::StoredZip(std::string_view file) {
                          "' is compressed; write the file with torch.export.save, without zipping it again"));
     if (bytes.part(begin, record_mark.size()) != record_mark) throw Error(concat("its record '", name, "' is damaged"));
     const std::uint64_t data = begin + record_bytes + bytes.number(begin + 26, 2) + bytes.number(begin + 28, 2);
-    records_[name] = bytes.part(data, size);
+    records_[name] = {bytes.part(data, size), static_cast<std::uint32_t>(bytes.number(at + 16, 4))};
     at += entry_bytes + name_bytes + extra_bytes + bytes.number(at + 32, 2);
   }
 }
@@ -75,12 +90,14 @@ StoredZip::StoredZip(std::string_view file) {
 std::string_view StoredZip::at(const std::string& record) const {
   const auto found = records_.find(record);
   if (found == records_.end()) throw Error(concat("it has no record '", record, "'"));
-  return found->second;
+  const auto& [bytes, sum] = found->second;
+  if (checksum(bytes) != sum) throw Error(concat("its record '", record, "' is damaged"));
+  return bytes;
 }
 
 std::string_view StoredZip::ending(std::string_view name) const {
-  for (const auto& [record, bytes] : records_)
-    if (record.ends_with(name)) return bytes;
+  for (const auto& [record, stored] : records_)
+    if (record.ends_with(name)) return stored.bytes;
   throw Error(concat("it has no record '", name, "'"));
 }
 

@@ -2,6 +2,7 @@
 // wants all records in one folder, which those of torch.export before torch 2.8 are not.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -14,13 +15,17 @@ class StoredZip {
   explicit StoredZip(std::string_view file);
 
   bool has(const std::string& record) const { return records_.contains(record); }
-  /// Throws Error where there is no such record.
+  /// Throws Error where there is no such record, or its checksum is another one.
   std::string_view at(const std::string& record) const;
-  /// The record whose name ends so; torch.save puts all of them into a folder of any name.
+  /// The record whose name ends so; torch.save puts all of them into a folder of any name. Their sums may be left out.
   std::string_view ending(std::string_view name) const;
 
  private:
-  std::map<std::string, std::string_view> records_;
+  struct Record {
+    std::string_view bytes;
+    std::uint32_t checksum = 0;
+  };
+  std::map<std::string, Record> records_;
 };
 
 }  // namespace tessera

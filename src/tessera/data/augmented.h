@@ -59,7 +59,7 @@ class Augmented : public ImageSource {
   void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override {
     source_->read_bytes(index, rows, columns, to);
   }
-  std::int64_t band_rows(std::int64_t index) const override { return source_->band_rows(index); }
+  std::int64_t band_rows(ReadKey key) const override { return change_of(key).transpose ? 0 : source_->band_rows(key); }
   std::string describe() const override;
 
  private:

@@ -33,7 +33,7 @@ struct Entry {
   std::string where;  // for messages
   std::string path, label, mask;
   int repeat = 1;
-  bool known = true;  // a label, if only that there is none
+  bool known = false;  // in a list with a field for labels, if only that there is none
 };
 
 /// "a; b" is two labels.
@@ -116,9 +116,10 @@ class Listing {
         problems_.add(entry.where, ": no path");
         continue;
       }
-      entry.known = columns.label.has_value();
-      problems_.check(!columns.label || !entry.label.empty() || options_.labels_optional || options_.several,
-                      entry.where, ": no label");
+      entry.known = columns.label && *columns.label < fields.size();
+      problems_.check(
+          !columns.label || !entry.label.empty() || options_.labels_optional || (options_.several && entry.known),
+          entry.where, ": no label");
       entry.path = files::path_in(files::folder_of(file), entry.path);
       if (options_.masks) {
         entry.mask = field(columns.mask);
@@ -246,7 +247,11 @@ class Listing {
           good = false;
           continue;
         }
-        if (const bool several = !options_.several && parts_of(label).size() > 1; several && !said_several) {
+        // A class may be called so, unless its parts are classes, too.
+        const auto parts = parts_of(label);
+        const bool several = !options_.several && entry.known && parts.size() > 1 &&
+                             std::ranges::any_of(parts, [&](const auto& part) { return numbers.contains(part); });
+        if (several && !said_several) {
           problems_.add(entry.where, ": '", label, "' is several labels; use --loss binary");
           said_several = true;  // once will do
         }

@@ -90,9 +90,9 @@ class ImageSource {
   virtual std::optional<RawImage> raw(ReadKey, Interval, Interval) const { return std::nullopt; }
   /// The bytes of a box of an image that raw() speaks of, [rows, columns, channels] without gaps.
   virtual void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const;
-  /// An image can be read in bands of this many rows, by several threads, at no cost but for the last one; 0: it
-  /// cannot, because its file must be decoded from the top.
-  virtual std::int64_t band_rows(std::int64_t) const { return 1; }
+  /// read() can be asked for an image in bands of this many rows, by several threads, at little extra cost; 0: it
+  /// should not, because its file must be decoded from the top, or because rows of the image are not rows of the file.
+  virtual std::int64_t band_rows(ReadKey) const { return 1; }
 
   /// A small picture for people, [height, width, 3] of uint8. By default the pixels of read() are averaged, a few rows
   /// at a time; a source that has smaller versions of its images takes these.

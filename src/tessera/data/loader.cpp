@@ -76,8 +76,8 @@ Loader::Loader(std::shared_ptr<const ImageSource> source, const LoaderOptions& o
     ensure(whole.batch().contains(interval), "samples ", interval, " reach outside the batch ", whole);
     for (std::int64_t i = interval.begin; i < interval.end; ++i) positions_.push_back(i);
   }
-  as_bytes_ =
-      options.finish_there && samples() > 0 && !part_.height().empty() && !part_.width().empty() && begins_with_bytes();
+  as_bytes_ = options.finish_there && options.deliver && samples() > 0 && !part_.height().empty() &&
+              !part_.width().empty() && begins_with_bytes();
   bands_ = std::clamp<std::int64_t>(channels * part_.height().size() * part_.width().size() / values_per_band, 1,
                                     std::max(1, options.workers));
   // A part without samples still has a task, so that its slot gets done.
@@ -253,9 +253,8 @@ bool Loader::begins_with_bytes() const {
 }
 
 // Bands begin at multiples of what the file can be read in; a file that cannot has one.
-Interval Loader::band_of(Interval rows, std::int64_t band, std::int64_t index) const {
-  const std::int64_t together = bands_ == 1 ? 0 : source_->band_rows(index);
-  if (together == 0) return band == 0 ? rows : Interval{rows.end, rows.end};
+Interval Loader::band_of(Interval rows, std::int64_t band, std::int64_t together) const {
+  if (bands_ == 1 || together == 0) return band == 0 ? rows : Interval{rows.end, rows.end};
   const auto border = [&](std::int64_t b) {
     if (b == bands_) return rows.end;
     return std::clamp((rows.begin + rows.size() * b / bands_) / together * together, rows.begin, rows.end);
@@ -285,14 +284,14 @@ void Loader::read_band(Slot& slot, std::int64_t sample, std::int64_t band) {
       slot.batch.labels.data_ptr<std::int64_t>()[sample] = source_->label(key.index);
   }
   const auto read_values = [&](const at::Tensor& image) {
-    const Interval rows = band_of(part_.height(), band, key.index);
+    const Interval rows = band_of(part_.height(), band, bands_ == 1 ? 0 : source_->band_rows(key));
     if (!rows.empty() && image.numel() > 0)
       source_->read(key, rows, part_.width(), image.narrow(1, rows.begin - part_.height().begin, rows.size()));
   };
   if (!as_bytes_) {
     read_values(slot.batch.images.select(0, sample));
   } else if (const auto raw = raw_of(slot.batch, sample)) {
-    const Interval rows = band_of(raw->rows, band, key.index);
+    const Interval rows = band_of(raw->rows, band, raw->band_rows);
     if (!rows.empty())
       source_->read_bytes(key.index, rows, raw->columns,
                           slot.bytes.select(0, sample).data_ptr<std::uint8_t>() +
@@ -300,12 +299,9 @@ void Loader::read_band(Slot& slot, std::int64_t sample, std::int64_t band) {
   } else {
     read_values(room_for_values(slot, sample));
   }
-  if (!slot.batch.masks.defined()) return;
-  const Interval rows = band_of(mask_part_.height(), band, key.index);
-  if (!rows.empty() && !mask_part_.width().empty())
-    source_->read_mask(
-        key, rows, mask_part_.width(),
-        slot.batch.masks.select(0, sample).narrow(0, rows.begin - mask_part_.height().begin, rows.size()));
+  // In one piece, beside the image's bands: a mask may be of another kind of file.
+  if (band + 1 == bands_ && slot.batch.masks.defined() && slot.batch.masks.numel() > 0)
+    source_->read_mask(key, mask_part_.height(), mask_part_.width(), slot.batch.masks.select(0, sample));
 }
 
 Batch Loader::read_now(std::int64_t step) {

@@ -131,7 +131,7 @@ class Loader {
   Batch blank_batch(std::int64_t step) const;
   Slot begin_batch(std::int64_t step);
   /// Of these rows of an image those of one band.
-  Interval band_of(Interval rows, std::int64_t band, std::int64_t index) const;
+  Interval band_of(Interval rows, std::int64_t band, std::int64_t together) const;
   void read_band(Slot& slot, std::int64_t sample, std::int64_t band);
   /// A place for the values of an image that is not made of bytes like the others.
   at::Tensor room_for_values(Slot& slot, std::int64_t sample);

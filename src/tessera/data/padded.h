@@ -32,8 +32,8 @@ class Padded : public ImageSource {
   void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override {
     source_->read_bytes(index, rows, columns, to);
   }
-  std::int64_t band_rows(std::int64_t index) const override {
-    return index < source_->size() ? source_->band_rows(index) : 1;
+  std::int64_t band_rows(ReadKey key) const override {
+    return key.index < source_->size() ? source_->band_rows(key) : 1;
   }
   /// A blank counts nowhere.
   void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;

@@ -34,6 +34,7 @@ struct RawImage {
   /// The box transposed, then its rows end for end, then its columns.
   bool transpose = false, flip_rows = false, flip_columns = false;
   Normalisation normalisation;
+  std::int64_t band_rows = 1;  ///< of the box; as ImageSource::band_rows()
   /// What becomes of the values, once they are rounded to the type of the image.
   std::optional<ColourMap> colours = std::nullopt;
 

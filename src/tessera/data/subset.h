@@ -45,7 +45,7 @@ class Subset : public ImageSource {
   void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override {
     source_->read_bytes(at(index), rows, columns, to);
   }
-  std::int64_t band_rows(std::int64_t index) const override { return source_->band_rows(at(index)); }
+  std::int64_t band_rows(ReadKey key) const override { return source_->band_rows(inner(key)); }
   at::Tensor thumbnail(std::int64_t index, ImageSize size) const override;
   ImageSize own_size(std::int64_t index) const override { return source_->own_size(at(index)); }
   std::string describe() const override;

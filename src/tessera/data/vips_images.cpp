@@ -91,13 +91,14 @@ const ImageFile& VipsImages::file(std::int64_t index) const {
 }
 
 const ImageHeader& VipsImages::header(std::int64_t index) const {
+  const std::string& path = file(index).path;
   const auto i = static_cast<std::size_t>(index);
   {
     const std::lock_guard lock(mutex_);
     if (headers_[i]) return *headers_[i];
   }
   // Without the lock: a slide takes a while, and two threads that read one header read the same.
-  auto fresh = std::make_unique<const ImageHeader>(read_header(file(index).path));
+  auto fresh = std::make_unique<const ImageHeader>(read_header(path));
   const std::lock_guard lock(mutex_);
   if (!headers_[i]) headers_[i] = std::move(fresh);
   return *headers_[i];
@@ -209,10 +210,13 @@ void VipsImages::read_as(std::int64_t index, const ImageWindow& window, Interval
 }
 
 std::optional<RawImage> VipsImages::raw(ReadKey key, Interval rows, Interval columns) const {
-  bool bytes = false;
-  reading([&] { bytes = as_in_file(header(key.index), ImageWindow{}); });
-  if (!bytes) return std::nullopt;
-  return RawImage{.rows = rows, .columns = columns, .normalisation = normalisation()};
+  std::optional<RawImage> out;
+  reading([&] {
+    const ImageHeader& image = header(key.index);
+    if (as_in_file(image, ImageWindow{}))
+      out = {.rows = rows, .columns = columns, .normalisation = normalisation(), .band_rows = image.band_rows};
+  });
+  return out;
 }
 
 void VipsImages::read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const {
@@ -226,9 +230,12 @@ void VipsImages::read_bytes(std::int64_t index, Interval rows, Interval columns,
   });
 }
 
-std::int64_t VipsImages::band_rows(std::int64_t index) const {
+std::int64_t VipsImages::band_rows(ReadKey key) const {
   std::int64_t rows = 0;
-  reading([&] { rows = header(index).band_rows; });
+  reading([&] {
+    const ImageHeader& image = header(key.index);
+    if (image.band_rows > 0) rows = std::max<std::int64_t>(1, image.band_rows * options_.height / image.height);
+  });
   return rows;
 }
 

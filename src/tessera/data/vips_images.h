@@ -83,7 +83,7 @@ class VipsImages : public ImageSource {
                         const at::Tensor& out) const override;
   std::optional<RawImage> raw(ReadKey key, Interval rows, Interval columns) const override;
   void read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const override;
-  std::int64_t band_rows(std::int64_t index) const override;
+  std::int64_t band_rows(ReadKey key) const override;
   at::Tensor thumbnail(std::int64_t index, ImageSize size) const override;
   ImageSize own_size(std::int64_t index) const override;
   std::string describe() const override;

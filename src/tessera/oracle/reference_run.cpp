@@ -43,6 +43,9 @@ class NudgedImages final : public ImageSource {
   int classes() const override { return source_->classes(); }
   std::array<std::int64_t, 3> image_shape() const override { return source_->image_shape(); }
   std::int64_t label(std::int64_t index) const override { return source_->label(index); }
+  std::optional<std::vector<std::int64_t>> label_set(std::int64_t index) const override {
+    return source_->label_set(index);
+  }
   int mask_classes() const override { return source_->mask_classes(); }
   void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override {
     source_->read(key, rows, columns, out);

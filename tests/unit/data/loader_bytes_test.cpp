@@ -29,9 +29,13 @@ void expect_same(const std::shared_ptr<const ImageSource>& source, LoaderOptions
     as_bytes.finish_there = finish_here;
     if (!as_bytes.deliver) as_bytes.deliver = at::TensorOptions().dtype(options.dtype);
     Loader loader(source, as_bytes);
+    LoaderOptions in_bands = options;
+    in_bands.workers = workers;
+    Loader also_values(source, in_bands);
     values.start_at(0);
     for (int i = 0; i < 5; ++i) {
-      const Batch a = values.next(), b = loader.next();
+      const Batch a = values.next(), b = loader.next(), c = also_values.next();
+      EXPECT_TRUE(at::equal(a.images, c.images)) << "as values, batch " << i << ", workers " << workers;
       EXPECT_EQ(a.images.sizes(), b.images.sizes());
       EXPECT_TRUE(at::equal(a.images.to(b.images.scalar_type()), b.images)) << "batch " << i << ", workers " << workers;
       EXPECT_TRUE(at::equal(a.labels, b.labels));
@@ -73,6 +77,14 @@ TEST(LoaderBytes, OfLargeImagesAreReadInBandsOfTheirFiles) {
   expect_same(large, {.batch_size = 2, .part = image_box({0, 2}, {10, 690}, {0, 500})});
   EXPECT_GT(large->bands().size(), 2u) << "it is read by several workers";
   for (const std::int64_t begin : large->bands()) EXPECT_TRUE(begin == 10 || begin % 64 == 0) << begin;
+}
+
+TEST(LoaderBytes, LargeImagesThatAreNotMadeOfThemAreReadInBands) {
+  expect_same(std::make_shared<ByteImages>(4, 700, 500, /*odd=*/1), {.batch_size = 2});
+  const auto cropped = std::make_shared<Augmented>(
+      std::make_shared<ByteImages>(4, 520, 520),
+      AugmentOptions{.seed = 5, .flip_vertical = true, .rotate = true, .crop_min = 0.5, .crop_max = 0.9});
+  expect_same(cropped, {.batch_size = 2});
 }
 
 }  // namespace

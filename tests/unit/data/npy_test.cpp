@@ -58,6 +58,24 @@ class Npy : public testing::Test {
   const TempFolder folder_;
 };
 
+TEST_F(Npy, BytesThatAreFinishedAreTheValuesThatAreRead) {
+  for (const std::string kind : {"(6, 5, 3)", "(3, 6, 5)", "(6, 5)"}) {
+    folder_.write("set/a/1.npy", npy("|u1", kind, counting(kind == "(6, 5)" ? 30 : 90)));
+    const VipsImages images({.path = folder_ / "set", .height = 6, .width = 5});
+    const auto raw = images.raw(0, {1, 5}, {2, 5});
+    ASSERT_TRUE(raw) << kind;
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(raw->bytes()));
+    images.read_bytes(0, raw->rows, raw->columns, bytes.data());
+    const at::Tensor values = at::empty({3, 4, 3}, at::kDouble), finished = at::empty_like(values);
+    images.read(0, {1, 5}, {2, 5}, values);
+    finish(*raw, bytes.data(), finished);
+    EXPECT_TRUE(at::equal(values, finished)) << kind;
+    // Interpolated ones are what they were before there were bytes: the same, where nothing is between pixels.
+    EXPECT_NEAR(values[1][0][0].item<double>(), (bytes[1] / 255.0 - 0.456) / 0.224, 1e-12);
+    EXPECT_FALSE(VipsImages({.path = folder_ / "set", .height = 7, .width = 5}).raw(0, {0, 7}, {0, 5}));
+  }
+}
+
 TEST_F(Npy, ArraysAreImagesWhereverTheirChannelsStand) {
   EXPECT_THAT(rgb(npy("|u1", "(2, 2, 3)", counting(12)), {1, 2}, {0, 2}), ElementsAre(6, 7, 8, 9, 10, 11));
   EXPECT_THAT(rgb(npy("|u1", "(3, 2, 2)", counting(12)), {1, 2}, {0, 2}), ElementsAre(2, 6, 10, 3, 7, 11));

@@ -9,8 +9,8 @@ template <class T>
 __global__ void image_kernel(ByteImageJob job) {
   const double *middle = job.numbers, *scale = middle + job.channels, *offset = scale + job.channels,
                *matrix = offset + job.channels;
-  const std::uint32_t columns = job.columns, pixels = job.rows * columns, step = gridDim.x * blockDim.x;
-  for (std::uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < pixels; i += step) {
+  const std::int64_t columns = job.columns, pixels = job.rows * columns, step = gridDim.x * blockDim.x;
+  for (std::int64_t i = blockIdx.x * blockDim.x + threadIdx.x; i < pixels; i += step) {
     const std::int64_t y = i / columns, x = i - y * columns;
     const std::uint8_t* from = job.bytes + y * job.down + x * job.across;
     T* to = static_cast<T*>(job.out) + y * job.row_stride + x * job.column_stride;
