@@ -26,7 +26,7 @@ const Names& of_one_start() {
 // another plan must not get a part of the old one.
 const Names& of_the_plan() {
   static const Names names{"parts",      "split-size",        "balance",      "balance-by",    "schedule",
-                           "replicas",   "num-spatial-parts", "spatial-size", "slice-method",  "grid",
+                           "replicas",   "num-spatial-parts", "spatial-size", "slice-method",  "grid", "turns",
                            "batch-norm", "halo-D2",           "fused-layers", "local-DP",      "times",
                            "num-hp",     "DP-ONLY",           "grad-sync",    "ranks-per-node"};
   return names;

@@ -124,7 +124,7 @@ void check_memory(const Job& job, const Options& o) {
   const auto bytes = static_cast<std::int64_t>(needs[static_cast<std::size_t>(most)].peak());
   if (bytes <= static_cast<std::int64_t>(*o.memory_limit)) return;
   std::vector<std::string> stages;
-  for (const auto& place : job.plan.places_of(static_cast<int>(most)))
+  for (const auto& place : job.plan.first_places_of(static_cast<int>(most)))
     stages.push_back(concat(place.stage, place.direction == Direction::up ? " of the direction up" : ""));
   throw UsageError(concat(
       "rank ", most, " needs ", human_bytes(bytes), " for stage ", join(stages, " and stage "),

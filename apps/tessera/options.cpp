@@ -210,6 +210,10 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--slice-method", plan.slice_method, "square, vertical or horizontal tiles")
       ->check(CLI::IsMember({"square", "vertical", "horizontal"}))
       ->group(group);
+  command
+      .add_option("--turns", plan.turns,
+                  "rows x columns of tiles that each rank works through in turn: 4x4, or one for each stage")
+      ->group(group);
   command.add_option("--grid", plan.grid, "rows x columns of tiles: 3x5, or a list of these")->group(group);
   command
       .add_option("--batch-norm", plan.batch_norm,

@@ -19,7 +19,7 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
   const auto bytes = [](double b) { return human_bytes(static_cast<std::int64_t>(b)); };
   for (std::size_t r = 0; r < needs.size(); ++r) {
     std::vector<std::string> stages;
-    for (const auto& place : job.plan.places_of(static_cast<int>(r)))
+    for (const auto& place : job.plan.first_places_of(static_cast<int>(r)))
       stages.push_back(fmt::format("{}{}", place.stage, place.direction == Direction::up ? "'" : ""));
     memory.row({std::to_string(r), join(stages, " "), bytes(needs[r].parameters), bytes(needs[r].images),
                 bytes(needs[r].activations), bytes(needs[r].peak())});

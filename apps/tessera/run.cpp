@@ -267,7 +267,7 @@ std::string breakdown_table(const RunReport& report, const Plan& plan) {
   for (std::size_t r = 0; r < report.rank_parts.size(); ++r) {
     const auto& parts = report.rank_parts[r];
     std::vector<std::string> stages;
-    for (const auto& place : plan.places_of(static_cast<int>(r) % plan.ranks_per_replica()))
+    for (const auto& place : plan.first_places_of(static_cast<int>(r) % plan.ranks_per_replica()))
       stages.push_back(fmt::format("{}{}", place.stage, place.direction == Direction::up ? "'" : ""));
     const double other = std::accumulate(parts.begin(), parts.end(), 0.0);
     std::vector<std::string> row{std::to_string(r), join(stages, " "), ms(report.rank_seconds[r]),

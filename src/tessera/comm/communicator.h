@@ -97,7 +97,7 @@ class Communicator {
   /// A rank of the group as the user knows it, by its number in the whole job: "rank 5", "rank 5 on host b".
   virtual std::string title(Rank rank) const = 0;
   /// Scratch memory of this rank, for what travels.
-  BufferPool& buffers() { return buffers_; }
+  BufferPool& buffers() { return *buffers_; }
 
   [[nodiscard]] Pending send(const at::Tensor& tensor, Rank to, Tag tag) { return send(region_of(tensor), to, tag); }
   [[nodiscard]] Pending receive(at::Tensor into, Rank from, Tag tag) { return receive(region_of(into), from, tag); }
@@ -133,8 +133,13 @@ class Communicator {
   [[noreturn]] virtual void abort(const std::string& message, ExitCode code = ExitCode::failure) = 0;
 
  protected:
-  Communicator(Rank rank, int size, std::string name, CommunicatorOptions options)
-      : rank_(rank), size_(size), name_(std::move(name)), options_(std::move(options)) {
+  Communicator(Rank rank, int size, std::string name, CommunicatorOptions options,
+               std::shared_ptr<BufferPool> buffers = std::make_shared<BufferPool>())
+      : rank_(rank),
+        size_(size),
+        name_(std::move(name)),
+        options_(std::move(options)),
+        buffers_(std::move(buffers)) {
     if (!options_.waiting) options_.waiting = std::make_shared<Waiting>(options_.timeout);
   }
 
@@ -148,7 +153,7 @@ class Communicator {
   int size_;
   std::string name_;
   CommunicatorOptions options_;
-  BufferPool buffers_;
+  const std::shared_ptr<BufferPool> buffers_;
 };
 
 }  // namespace tessera

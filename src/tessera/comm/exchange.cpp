@@ -111,18 +111,18 @@ Movement Exchange::start_transpose(Communicator& communicator, const at::Tensor&
   const Region need = covering("gradient_of_need", gradient_of_need, need_),
                have = covering("gradient_of_have", gradient_of_have, have_);
   Movement movement;
-  // What is put comes before what is added to it.
-  for (const bool put : {true, false})
-    for (const Strip& strip : sends_) {
-      if (put != (into == Into::fresh && strip.first)) continue;
-      const Region target = part_of(have, have_, strip.box);
-      if (put) {
-        movement.arrivals_.push_back({communicator.receive(target, strip.peer, tag), {}, {}});
-        continue;
-      }
-      const Region staged = dense_region(communicator.buffers().take_beside(target), target.dtype, target.sizes);
-      movement.arrivals_.push_back({communicator.receive(staged, strip.peer, tag), staged, target});
+  auto& arrivals = movement.arrivals_;
+  for (const Strip& strip : sends_) {
+    const Region target = part_of(have, have_, strip.box);
+    if (into == Into::fresh && strip.first) {
+      arrivals.push_back({communicator.receive(target, strip.peer, tag), {}, {}});
+      continue;
     }
+    const Region staged = dense_region(communicator.buffers().take_beside(target), target.dtype, target.sizes);
+    arrivals.push_back({communicator.receive(staged, strip.peer, tag), staged, target});
+  }
+  // What is put comes before what is added to it.
+  std::stable_partition(arrivals.begin(), arrivals.end(), [](const auto& a) { return a.target.count() == 0; });
   for (const Strip& strip : receives_)
     movement.sends_.push_back(communicator.send(part_of(need, need_, strip.box), strip.peer, tag));
   if (into == Into::fresh)

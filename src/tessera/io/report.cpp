@@ -66,6 +66,7 @@ OrderedJson plan_json(const Plan& plan, const Graph& graph) {
     stages.push_back({{"first_node", graph.nodes()[static_cast<std::size_t>(stage.first_node)].name},
                       {"last_node", graph.nodes()[static_cast<std::size_t>(stage.end_node - 1)].name},
                       {"grid", {stage.grid.rows, stage.grid.columns}},
+                      {"turns", {stage.turns.rows, stage.turns.columns}},
                       {"batch_ways", stage.batch_ways},
                       {"ranks", stage.ranks}});
   const Shape& image = graph.nodes()[0].shape;

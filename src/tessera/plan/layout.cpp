@@ -126,10 +126,10 @@ class StageBuilder {
   std::vector<ValueLayout> values_;
 };
 
-std::vector<Box> by_rank(const Plan& plan, int stage, Direction direction, const std::vector<Box>& boxes) {
-  std::vector<Box> out(static_cast<std::size_t>(plan.ranks_per_replica()));
+std::vector<Box> by_place(const Plan& plan, int stage, Direction direction, const std::vector<Box>& boxes) {
+  std::vector<Box> out(static_cast<std::size_t>(plan.places()));
   for (int m = 0; m < static_cast<int>(boxes.size()); ++m)
-    out[static_cast<std::size_t>(plan.rank_of(direction, stage, m))] = boxes[static_cast<std::size_t>(m)];
+    out[static_cast<std::size_t>(plan.number_of(direction, stage, m))] = boxes[static_cast<std::size_t>(m)];
   return out;
 }
 
@@ -143,11 +143,11 @@ int stage_of(const Plan& plan, int node) {
 }  // namespace
 
 Partition Layout::have(const Plan& plan, const Transfer& t, Direction direction) const {
-  return {by_rank(plan, t.from, direction, at(t.from, t.value).owned)};
+  return {by_place(plan, t.from, direction, at(t.from, t.value).owned)};
 }
 
 std::vector<Box> Layout::need(const Plan& plan, const Transfer& t, Direction direction) const {
-  return by_rank(plan, t.to, direction, at(t.to, t.value).held);
+  return by_place(plan, t.to, direction, at(t.to, t.value).held);
 }
 
 Program stage_program(const Graph& graph, const Plan& plan, const Layout& layout, int stage, Recompute recompute) {

@@ -47,7 +47,7 @@ struct Layout {
   const ValueLayout& at(int stage, int value) const {
     return stages[static_cast<std::size_t>(stage)][static_cast<std::size_t>(value)];
   }
-  /// Boxes by rank of a replica, empty where a rank has no part: what an Exchange takes.
+  /// Boxes by the number of a place, empty where a place has no part: what an Exchange takes.
   Partition have(const Plan& plan, const Transfer& transfer, Direction direction) const;
   std::vector<Box> need(const Plan& plan, const Transfer& transfer, Direction direction) const;
 };

@@ -64,18 +64,28 @@ Grid square_grid(std::int64_t tiles) {
 
 }  // namespace
 
+namespace {
+
+std::vector<Grid> parse_grids(const char* flag, const std::string& list) {
+  std::vector<Grid> grids;
+  for (const auto& text : split_list(list)) {
+    const auto cross = text.find('x');
+    const auto rows = parse_count(std::string_view(text).substr(0, cross));
+    const auto columns = cross == std::string::npos ? std::nullopt : parse_count(text.substr(cross + 1));
+    require(rows && columns, flag, " ", list, " is not rows x columns like 3x5, or a list of these");
+    grids.push_back({*rows, *columns});
+  }
+  return grids;
+}
+
+}  // namespace
+
 std::vector<Grid> requested_grids(const PlanOptions& o) {
   std::vector<Grid> grids;
   if (o.grid) {
     require(!o.num_spatial_parts && !o.slice_method,
             "--grid says both how many tiles and how they lie; leave out --num-spatial-parts and --slice-method");
-    for (const auto& text : split_list(*o.grid)) {
-      const auto cross = text.find('x');
-      const auto rows = parse_count(std::string_view(text).substr(0, cross));
-      const auto columns = cross == std::string::npos ? std::nullopt : parse_count(text.substr(cross + 1));
-      require(rows && columns, "--grid ", *o.grid, " is not rows x columns like 3x5, or a list of these");
-      grids.push_back({*rows, *columns});
-    }
+    grids = parse_grids("--grid", *o.grid);
   } else if (o.num_spatial_parts) {
     const std::string method = o.slice_method.value_or("square");
     require(method == "square" || method == "vertical" || method == "horizontal", "--slice-method ", method,
@@ -127,6 +137,9 @@ std::vector<Stage> stages_without_nodes(const PlanOptions& o) {
       ways == 1 || (spatial > 0 && spatial < count), "--local-DP ", ways,
       " shares the batch in the stages behind the spatial ones, but there is no such stage; use --num-spatial-parts",
       " with a --split-size above --spatial-size, or --replicas for data parallelism");
+  const auto turns = o.turns ? parse_grids("--turns", *o.turns) : std::vector<Grid>{{}};
+  require(turns.size() == 1 || static_cast<std::int64_t>(turns.size()) == count, "--turns lists ", turns.size(),
+          " stages, and there are ", count, "; give one, or one per stage");
   std::vector<Stage> stages(static_cast<std::size_t>(count));
   int rank = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -138,7 +151,11 @@ std::vector<Stage> stages_without_nodes(const PlanOptions& o) {
     require(rank + stage.grid.tiles() * stage.batch_ways <= most_ranks, "stage ", s, " on a grid of ", stage.grid,
             " takes the plan beyond the ", most_ranks, " ranks that are possible; use a smaller ",
             o.grid ? "--grid" : "--num-spatial-parts", ", or fewer stages");
-    for (std::int64_t m = 0; m < stage.grid.tiles() * stage.batch_ways; ++m) stage.ranks.push_back(rank++);
+    for (std::int64_t r = 0; r < stage.grid.tiles() * stage.batch_ways; ++r) stage.ranks.push_back(rank++);
+    stage.turns = turns[turns.size() == 1 ? 0 : s];
+    stage.grid = {stage.grid.rows * stage.turns.rows, stage.grid.columns * stage.turns.columns};
+    require(stage.grid.tiles() * stage.batch_ways <= most_ranks, "--turns ", stage.turns, " makes ",
+            stage.grid.tiles(), " tiles of stage ", s, ", more than the ", most_ranks, " that are possible");
   }
   return stages;
 }
@@ -175,8 +192,8 @@ void check_combinations(const PlanOptions& o, Problems& problems) {
                    (micro / ways + 1) * ways * o.parts, " or another --local-DP");
   }
   problems.check(!o.fused_layers || o.halo_d2, "--fused-layers is for --halo-D2; give that too");
-  problems.check(!o.halo_d2 || o.num_spatial_parts || o.grid,
-                 "--halo-D2 is about the margins of tiles; ask for these with --num-spatial-parts or --grid");
+  problems.check(!o.halo_d2 || o.num_spatial_parts || o.grid || o.turns,
+                 "--halo-D2 is about the margins of tiles; ask for these with --num-spatial-parts, --grid or --turns");
   problems.check(!o.dp_only || o.num_hp, "--DP-ONLY needs the number of workers on a node: --num-hp");
   problems.check(!o.dp_only || stage_count(o) == 1, "--DP-ONLY keeps each network whole; leave out --split-size");
   if (o.num_hp && o.replicas)
@@ -255,15 +272,42 @@ std::int64_t Plan::first_sample(std::int64_t replica, Direction direction, std::
   return place * micro_size();
 }
 
-int Plan::ranks_per_replica() const {
+int Stage::holder(int member) const {
+  const std::int64_t way = member / grid.tiles(), tile = member % grid.tiles();
+  const std::int64_t row = tile / grid.columns / turns.rows, column = tile % grid.columns / turns.columns;
+  const std::int64_t columns = grid.columns / turns.columns, rows = grid.rows / turns.rows;
+  return static_cast<int>((way * rows + row) * columns + column);
+}
+
+int Plan::places() const {
   int count = 0;
   for (const auto& stage : stages) count += stage.members();
   return count;
 }
 
+int Plan::number_of(Direction direction, int stage, int member) const {
+  int number = member;
+  for (int s = 0; s < stage; ++s) number += stages[static_cast<std::size_t>(s)].members();
+  return direction == Direction::down ? number : places() - 1 - number;
+}
+
+int Plan::ranks_per_replica() const {
+  int count = 0;
+  for (const auto& stage : stages) count += static_cast<int>(stage.ranks.size());
+  return count;
+}
+
 int Plan::rank_of(Direction direction, int stage, int member) const {
-  const int rank = stages[static_cast<std::size_t>(stage)].ranks[static_cast<std::size_t>(member)];
+  const Stage& s = stages[static_cast<std::size_t>(stage)];
+  const int rank = s.ranks[static_cast<std::size_t>(s.holder(member))];
   return direction == Direction::down ? rank : ranks_per_replica() - 1 - rank;
+}
+
+std::vector<int> Plan::ranks_of(Direction direction, int stage) const {
+  auto ranks = stages[static_cast<std::size_t>(stage)].ranks;
+  if (direction == Direction::up)
+    for (int& rank : ranks) rank = ranks_per_replica() - 1 - rank;
+  return ranks;
 }
 
 std::vector<Plan::Place> Plan::places_of(int rank) const {
@@ -273,6 +317,13 @@ std::vector<Plan::Place> Plan::places_of(int rank) const {
       for (int m = 0; m < stages[static_cast<std::size_t>(s)].members(); ++m)
         if (const auto direction = static_cast<Direction>(d); rank_of(direction, s, m) == rank)
           places.push_back({direction, s, m});
+  return places;
+}
+
+std::vector<Plan::Place> Plan::first_places_of(int rank) const {
+  auto places = places_of(rank);
+  const auto same = [](const Place& a, const Place& b) { return a.direction == b.direction; };
+  places.erase(std::unique(places.begin(), places.end(), same), places.end());
   return places;
 }
 
@@ -316,7 +367,7 @@ Plan make_plan(const Graph& graph, const PlanOptions& o, std::optional<int> rank
 
   const int stages = static_cast<int>(plan.stages.size());
   std::vector<std::int64_t> members;
-  for (const auto& stage : plan.stages) members.push_back(stage.members());
+  for (const auto& stage : plan.stages) members.push_back(static_cast<std::int64_t>(stage.ranks.size()));
   const auto by = o.balance_by == "memory" ? BalanceBy::memory : BalanceBy::time;
   const auto cells = o.balance ? parse_balance(*o.balance, stages, static_cast<int>(graph.cells().size()))
                                : balance_cells(graph, stages, by, members);
@@ -374,13 +425,13 @@ std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes) 
     const double kept = kept_elements(graph, Program(graph, {stage.first_node, stage.end_node}, Recompute::norm)) *
                         static_cast<double>(plan.micro_size());
     const auto cell_of = [&](int n) { return graph.nodes()[static_cast<std::size_t>(n)].cell; };
-    const auto members = static_cast<double>(stage.members());
+    const auto members = static_cast<double>(stage.ranks.size());
     const auto micros = static_cast<double>(plan.micros());
     const ExchangeCost moved = exchange_cost(layout, graph, static_cast<int>(s));
     char gflop[32];
     std::snprintf(gflop, sizeof gflop, "%.2f", cost.flops() * micros / members / 1e9);
-    const std::string ranks = stage.members() == 1 ? std::to_string(stage.ranks.front())
-                                                   : concat(stage.ranks.front(), "..", stage.ranks.back());
+    const std::string ranks = stage.ranks.size() == 1 ? std::to_string(stage.ranks.front())
+                                                      : concat(stage.ranks.front(), "..", stage.ranks.back());
     table.row({std::to_string(s), concat(stage.grid), std::to_string(stage.batch_ways), ranks,
                std::to_string(cell_of(stage.end_node - 1) - cell_of(stage.first_node) + 1),
                std::to_string(stage.end_node - stage.first_node), human_count(static_cast<double>(parameters)), gflop,
@@ -396,6 +447,11 @@ std::string plan_table(const Plan& plan, const Graph& graph, int element_bytes) 
                  plan.global_batch() / plan.global_micros(), ", replicas ", plan.replicas, ", schedule ",
                  to_string(plan.schedule), ", batch norm over ", to_string(plan.batch_norm), ", ranks ", plan.ranks(),
                  "\n");
+  if (plan.turns()) {
+    std::vector<std::string> turns;
+    for (const auto& stage : plan.stages) turns.push_back(concat(stage.turns));
+    head += concat("turns ", join(turns, ","), ": tiles that each rank of a stage works through\n");
+  }
   if (plan.fused_layers > 0) head += concat("margins shared by ", plan.fused_layers, " cells\n");
   return head + table.str() +
          "kept: from forward to backward, per rank, with --recompute norm\n"

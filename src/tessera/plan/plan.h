@@ -49,6 +49,7 @@ struct PlanOptions {
   std::optional<std::string> grid;
   std::optional<std::int64_t> spatial_size;
   std::optional<std::string> slice_method;
+  std::optional<std::string> turns;
   std::optional<std::string> schedule;
   std::optional<std::int64_t> times;
   std::optional<std::int64_t> local_dp;
@@ -62,15 +63,23 @@ struct PlanOptions {
   std::optional<std::int64_t> ranks_per_node;
 };
 
-/// Consecutive nodes run by one group of ranks: its members. Member way·tiles + tile has the tile (row by row) of the
-/// way's share of a micro's samples.
+/// Consecutive nodes run by one group of ranks. Member way·tiles + tile has the tile (row by row) of the way's share of
+/// a micro's samples. A rank is one member, or, with turns, a block of neighbouring ones:
+///
+///     grid 4x4, turns 2x2:    0 0 1 1     the ranks that hold each tile; every rank
+///                             0 0 1 1     works through its four tiles in turn
+///                             2 2 3 3
+///                             2 2 3 3
 struct Stage {
   int first_node = 0, end_node = 0;
-  Grid grid;
+  Grid grid;  ///< of all tiles
   std::int64_t batch_ways = 1;
-  std::vector<int> ranks = {};  ///< of the members, within a replica, direction down
+  std::vector<int> ranks = {};  ///< within a replica, direction down
+  Grid turns = {};              ///< tiles of one rank
 
-  int members() const { return static_cast<int>(ranks.size()); }
+  int members() const { return static_cast<int>(grid.tiles() * batch_ways); }
+  /// Which of the ranks has a member.
+  int holder(int member) const;
 };
 
 /// A step trains replicas · directions · batches of one direction, each of batch_size samples in micros; all together
@@ -100,10 +109,19 @@ struct Plan {
   /// Where a micro's samples begin in the global batch.
   std::int64_t first_sample(std::int64_t replica, Direction direction, std::int64_t micro) const;
 
+  /// Members of all stages.
+  int places() const;
+  /// Whether some rank has several places of a direction.
+  bool turns() const { return places() > ranks_per_replica(); }
+  /// The number of a place among all of its direction; that of its rank where no rank has two.
+  int number_of(Direction direction, int stage, int member) const;
+
   int ranks_per_replica() const;
   int ranks() const { return static_cast<int>(replicas) * ranks_per_replica(); }
   /// The rank, within its replica, of a stage's member in a direction.
   int rank_of(Direction direction, int stage, int member) const;
+  /// All ranks of a stage.
+  std::vector<int> ranks_of(Direction direction, int stage) const;
 
   /// The member of a stage that a rank is.
   struct Place {
@@ -112,8 +130,10 @@ struct Plan {
     int member = 0;
     friend bool operator==(const Place&, const Place&) = default;
   };
-  /// One a direction, down first.
+  /// Those of direction down first, members in order. Without turns there is one per direction.
   std::vector<Place> places_of(int rank_in_replica) const;
+  /// The first one of each direction.
+  std::vector<Place> first_places_of(int rank_in_replica) const;
   /// How many ranks of this rank's node, itself included, work at the same time: those of its stage where the stages
   /// take turns (one micro and one direction), otherwise all. They share the node's cores.
   int ranks_at_work_beside(int rank) const;

@@ -289,7 +289,7 @@ void Evaluator::gather(Value value, at::ScalarType dtype, const PlanesBySample& 
       if (!box.batch().contains(sample)) continue;
       box[Axis::batch] = {0, 1};
       const int rank = replica * plan_.ranks_per_replica() + plan_.rank_of(Direction::down, last, m);
-      have.boxes[static_cast<std::size_t>(rank)] = box;
+      have.boxes[static_cast<std::size_t>(rank)] = hull(have.boxes[static_cast<std::size_t>(rank)], box);
     }
     at::Tensor part, whole;
     if (!have.boxes[static_cast<std::size_t>(rank_)].empty()) {

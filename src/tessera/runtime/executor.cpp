@@ -1,29 +1,35 @@
 #include "tessera/runtime/executor.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <numeric>
 
+#include "tessera/base/index.h"
 #include "tessera/runtime/out_of_memory.h"
 
 namespace tessera {
 namespace {
 
-// What is left of a tile without the strips that others need: each strip goes with as little else as can be.
-Box without_strips(Box tile, const std::vector<Box>& strips) {
-  for (const Box& strip : strips) {
-    if (intersect(strip, tile).empty()) continue;
-    Box best;
-    for (const Axis axis : {Axis::height, Axis::width})
-      for (const Interval& rest :
-           {Interval{strip[axis].end, tile[axis].end}, Interval{tile[axis].begin, strip[axis].begin}}) {
-        Box cut = tile;
-        cut[axis] = intersect(tile[axis], rest);
-        if (!cut.empty() && cut.volume() > best.volume()) best = cut;
-      }
-    tile = best;
-  }
-  return tile;
+StageWork work_of(const Graph& graph, const Parameters& parameters, const Wiring& wiring, const Program& program) {
+  StageWork work{.graph = graph,
+                 .program = program,
+                 .kernels = {},
+                 .plan = wiring.plan,
+                 .layout = wiring.layout,
+                 .meter = wiring.meter};
+  for (const Step& step : program.steps)
+    work.kernels.push_back(
+        kernels().make({graph, step, [&](const Node& node) { return parameters.of(node); }, parameters.activations()}));
+  return work;
+}
+
+// The part of a tensor that covers `whole`, in rows and columns, where the member has `box`.
+at::Tensor cut(const at::Tensor& all, int rows_axis, const Box& whole, const Box& box) {
+  if (!all.defined() || box.empty()) return {};
+  return all.narrow(rows_axis, box.height().begin - whole.height().begin, box.height().size())
+      .narrow(rows_axis + 1, box.width().begin - whole.width().begin, box.width().size());
 }
 
 }  // namespace
@@ -32,250 +38,277 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
     : graph_(graph),
       wiring_(wiring),
       program_(stage_program(graph, wiring.plan, wiring.layout, wiring.place.stage, recompute)),
-      boxes_(graph.nodes().size()) {
-  for (const Step& step : program_.steps)
-    kernels_.push_back(
-        kernels().make({graph, step, [&](const Node& node) { return parameters.of(node); }, parameters.activations()}));
-  const auto& [direction, stage, member] = wiring.place;
-  const auto m = static_cast<std::size_t>(member);
-  for (int v = 0; v < static_cast<int>(boxes_.size()); ++v) {
-    const ValueLayout& layout = wiring.layout.at(stage, v);
-    if (!layout.used()) continue;
-    Boxes& mine = boxes_[static_cast<std::size_t>(v)];
-    mine = {layout.owned[m], layout.made[m], layout.held[m], layout.frame[m], {}};
-    if (!layout.exchanged || mine.made == mine.frame) continue;
-    std::vector<Box> strips;
-    for (std::size_t other = 0; other < layout.held.size(); ++other)
-      if (other != m) strips.push_back(intersect(mine.owned, layout.held[other]));
-    const Box inside = without_strips(mine.made, strips);
-    if (2 * inside.volume() > mine.made.volume()) mine.inside = inside;
+      work_(work_of(graph, parameters, wiring, program_)) {
+  const Plan& plan = wiring.plan;
+  const auto& [direction, stage, first] = wiring.place;
+  const int rank = plan.rank_of(direction, stage, first);
+  std::vector<Plan::Place> places;
+  for (int m = 0; m < plan.stages[index(stage)].members(); ++m)
+    if (plan.rank_of(direction, stage, m) == rank) places.push_back({direction, stage, m});
+  // By number, as a PostOffice wants it: their order decides that of messages between ranks.
+  if (direction == Direction::up) std::reverse(places.begin(), places.end());
+  if (plan.turns()) {
+    std::vector<int> rank_of(index(plan.places()));
+    for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s)
+      for (int m = 0; m < plan.stages[index(s)].members(); ++m)
+        rank_of[index(plan.number_of(direction, s, m))] = plan.rank_of(direction, s, m);
+    office_ = std::make_unique<PostOffice>(wiring.pipeline, std::move(rank_of));
   }
-  for (const Step& step : program_.steps) {
-    const Box& out = boxes(step.output).made;
-    std::vector<bool> waits;
-    for (std::size_t i = 0; i < step.inputs.size(); ++i) {
-      const Box whole = graph.shape({step.inputs[i]}).box(out.batch());
-      const Box need = step.reduces || out.empty() ? Box{} : intersect(input_box(graph, step, out, i), whole);
-      const Box& made = boxes(step.inputs[i]).made;
-      waits.push_back(made.empty() || !made.contains(need));
-    }
-    waits_.push_back(std::move(waits));
+  work_.fills_waits = wiring.pipeline != nullptr && places.size() == 1;
+  work_.agrees_on_norms = wiring.norm != nullptr;
+  members_.reserve(places.size());
+  for (const auto& place : places) {
+    Communicator* door = wiring.pipeline;
+    if (office_)
+      door = windows_.emplace_back(office_->window(Rank{plan.number_of(direction, stage, place.member)})).get();
+    members_.emplace_back(work_, place, door);
   }
-  const Rank me{wiring.plan.rank_of(direction, stage, member)};
-  for (int t = 0; t < static_cast<int>(wiring.layout.transfers.size()); ++t) {
-    const Transfer& transfer = wiring.layout.transfers[static_cast<std::size_t>(t)];
-    if (transfer.from != stage && transfer.to != stage) continue;
-    const Link link{Exchange(wiring.layout.have(wiring.plan, transfer, direction),
-                             wiring.layout.need(wiring.plan, transfer, direction), me),
-                    t};
-    if (transfer.from == transfer.to)
-      margins_.emplace(transfer.value, link);
-    else if (transfer.to == stage)
-      arrivals_.emplace(transfer.value, link);
-    else
-      departures_.emplace(transfer.value, link);
-  }
+  forward_ = forward_phases();
+  backward_ = backward_phases();
 }
 
-at::Tensor Executor::agree(const Step& step, const Offer& offer, const std::function<void()>& meanwhile) const {
-  Communicator* const group = group_of(step);
-  if (group == nullptr || !offer.data.defined()) return agreed_alone(offer);
-  const bool gather = offer.how == Offer::How::gather;
+// A phase ends where the next step looks at what other members make in it, or has to agree. All ranks cut alike.
+std::vector<Executor::Phase> Executor::forward_phases() const {
+  const int stage = wiring_.place.stage;
+  std::vector<Phase> phases(1);
+  const auto begin = [&](std::size_t s, bool offers) {
+    phases.back().end = s;
+    phases.back().offers = offers;
+    phases.push_back({.first = s});
+  };
+  std::vector<bool> made_here(graph_.nodes().size());  // in the present phase, and needed by others
+  for (std::size_t s = 0; s < steps().size(); ++s) {
+    const Step& step = steps()[s];
+    if (std::any_of(step.inputs.begin(), step.inputs.end(), [&](int v) { return made_here[index(v)]; })) {
+      begin(s, false);
+      made_here.assign(made_here.size(), false);
+    }
+    if (step.agreement != Agreement::none) {
+      begin(s, true);
+      made_here.assign(made_here.size(), false);
+    }
+    if (wiring_.layout.at(stage, step.output).exchanged) made_here[index(step.output)] = true;
+  }
+  phases.back().end = steps().size();
+  return phases;
+}
+
+// In reverse: steps [first, end) from the last to the first. A phase ends where a gradient comes back from other
+// members, or where a step has to agree.
+std::vector<Executor::Phase> Executor::backward_phases() const {
+  const int stage = wiring_.place.stage;
+  std::vector<Phase> phases(1);
+  phases.back().end = steps().size();
+  const auto begin = [&](std::size_t s, bool offers) {
+    phases.back().first = s + 1;
+    phases.back().offers = offers;
+    phases.push_back({.end = s + 1});
+  };
+  for (std::size_t s = steps().size(); s-- > 0;) {
+    const Step& step = steps()[s];
+    if (wiring_.layout.at(stage, step.output).exchanged) begin(s, false);
+    if (step.agreement != Agreement::none) begin(s, true);
+  }
+  return phases;
+}
+
+at::Tensor Executor::agree(const Step& step, std::vector<Offer> offers, const std::function<void()>& meanwhile) const {
+  Communicator* const group = step.agreement == Agreement::norm ? wiring_.norm : wiring_.tiles;
+  if (!offers[0].data.defined()) return {};
+  const bool gather = offers[0].how == Offer::How::gather;
+  Offer mine = offers[0];
+  if (offers.size() > 1) {
+    std::vector<at::Tensor> all;
+    for (const Offer& offer : offers) all.push_back(offer.data);
+    mine.data = at::stack(all);
+    if (!gather) mine.data = mine.data.sum(0);
+  }
+  if (group == nullptr) return gather && offers.size() > 1 ? mine.data : agreed_alone(mine);
   at::Tensor result;
   if (gather) {
-    auto sizes = offer.data.sizes().vec();
+    auto sizes = mine.data.sizes().vec();
     sizes.insert(sizes.begin(), group->size());
-    result = at::empty(sizes, offer.data.options());
+    result = at::empty(sizes, mine.data.options());
   } else {
-    result = offer.data.clone(at::MemoryFormat::Contiguous);  // the rank's own part is still wanted
+    result = mine.data.clone(at::MemoryFormat::Contiguous);  // the rank's own part is still wanted
   }
-  Pending pending = gather ? group->all_gather(offer.data, result) : group->all_reduce(result);
+  Pending pending = gather ? group->all_gather(mine.data, result) : group->all_reduce(result);
   if (meanwhile) meanwhile();
   const Meter::Timed timed(wiring_.meter, Part::norms);
   pending.wait();
-  return result;
-}
-
-Box Executor::loss_box() const {
-  const int loss = static_cast<int>(graph_.nodes().size()) - 1;
-  return program_.steps.back().output == loss ? boxes(loss).owned : Box{};
-}
-
-std::set<Rank> Executor::peers() const {
-  std::set<Rank> out;
-  const auto add = [&](const auto& links) {
-    for (const auto& [v, link] : links) out.merge(link.exchange.peers());
-  };
-  add(margins_);
-  add(arrivals_);
-  add(departures_);
-  return out;
-}
-
-Tag Executor::tag(const MicroState& state, const Link& link, bool backward) const {
-  return make_tag({.movement = link.transfer,
-                   .micro = state.micro,
-                   .upward = wiring_.place.direction == Direction::up,
-                   .backward = backward});
+  return gather && offers.size() > 1 ? result.flatten(0, 1) : result;
 }
 
 void Executor::expect_values(MicroState& state, int micro, const at::TensorOptions& options) {
-  if (!state.values.empty()) return;
-  state.micro = micro;
-  state.pass.options = options;
-  state.values.assign(graph_.nodes().size(), {});
-  state.gradients.assign(graph_.nodes().size(), {});
-  state.saved.assign(program_.steps.size(), {});
-  for (const auto& [v, link] : arrivals_) {
-    if (boxes(v).held.empty()) continue;
-    value(state, v) = new_frame(v, options);
-    state.arriving[v] =
-        link.exchange.start(*wiring_.pipeline, {}, data_in(value(state, v), boxes(v).held), tag(state, link, false));
-  }
+  if (state.members.empty()) state.members.resize(members());
+  for (std::size_t m = 0; m < members(); ++m) members_[m].expect_values(state.members[m], micro, options);
 }
 
-at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& images, PassInfo pass) {
-  let_go_of_sent();
+void Executor::expect_gradients(MicroState& state) {
+  for (std::size_t m = 0; m < members(); ++m) members_[m].expect_gradients(state.members[m]);
+}
+
+at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& images, const PassInfo& pass) {
+  for (Member& member : members_) member.let_go_of_sent();
   expect_values(state, micro, pass.options);
-  state.pass = std::move(pass);
-  if (images.defined() && !image_box().empty())
-    make_framed(state, 0, [&](const Slab&) { return Slab{images, image_box()}; });
-  for (std::size_t s = 0; s < program_.steps.size(); ++s)
-    naming_node(program_.steps[s].name, [&] { forward_step(state, s); });
-  while (!state.arriving.empty()) settle(state, state.arriving.begin()->first);
-  if (!makes_loss()) return {};
-  return value(state, program_.steps.back().output).data.sum(at::kDouble);
+  const Box image = image_box(), loss = loss_box();
+  for (std::size_t m = 0; m < members(); ++m) {
+    PassInfo mine = pass;
+    if (members_[m].place() != wiring_.place) mine.statistics.share = 0;  // they have the same statistics: one hands them in
+    if (pass.labels.defined() && pass.labels.dim() == 3)
+      mine.labels = cut(pass.labels, 1, loss, members_[m].owned_box_of(static_cast<int>(graph_.nodes().size()) - 1));
+    members_[m].begin_forward(state.members[m], cut(images, 2, image, members_[m].image_box()), std::move(mine));
+  }
+  std::vector<Offer> offers(members());
+  at::Tensor agreed;
+  bool halfway = false;  // the first step of the phase has been agreed on
+  for (const Phase& phase : forward_) {
+    for (std::size_t m = 0; m < members(); ++m) {
+      MemberState& mine = state.members[m];
+      for (std::size_t s = phase.first; s < phase.end; ++s)
+        naming_node(steps()[s].name, [&] {
+          members_[m].forward_step(mine, s, halfway && s == phase.first ? agreed : at::Tensor());
+        });
+      if (phase.offers)
+        naming_node(steps()[phase.end].name, [&] { offers[m] = members_[m].offer(mine, phase.end); });
+    }
+    if (office_) office_->dispatch();
+    halfway = phase.offers;
+    if (halfway) agreed = agree(steps()[phase.end], offers);
+  }
+  at::Tensor losses;
+  for (std::size_t m = 0; m < members(); ++m) {
+    members_[m].end_forward(state.members[m]);
+    const int v = steps().back().output;
+    if (!makes_loss() || !members_[m].owns(v)) continue;
+    const at::Tensor sum = state.members[m].values[index(v)].data.sum(at::kDouble);
+    losses = losses.defined() ? losses.add(sum) : sum;
+  }
+  return losses;
 }
 
-void Executor::forward_step(MicroState& state, std::size_t s) {
-  const Step& step = program_.steps[s];
-  if (wiring_.pipeline) wiring_.pipeline->progress();
-  if (runs(step)) {
-    for (std::size_t i = 0; i < step.inputs.size(); ++i)
-      if (waits_[s][i]) settle(state, step.inputs[i]);
-    const auto inputs = gather(state, step);
-    const Boxes& out = boxes(step.output);
-    ForwardArgs args{inputs, out.made, owned_box(step), state.pass, state.saved[s]};
-    if (step.agreement != Agreement::none) args.agreed = agree(step, kernels_[s]->offer(args));
-    if (!out.inside.empty()) {
-      args.inside = out.inside;
-      args.edges_ready = [&] { exchange_margin(state, step.output); };
+void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone& done) {
+  for (Member& member : members_) member.let_go_of_sent();
+  for (std::size_t m = 0; m < members(); ++m) members_[m].begin_backward(state.members[m]);
+  const bool alone = members() == 1;
+  std::vector<Offer> offers(members());
+  at::Tensor agreed;
+  bool halfway = false;
+  for (const Phase& phase : backward_) {
+    for (std::size_t m = 0; m < members(); ++m) {
+      MemberState& mine = state.members[m];
+      Member& member = members_[m];
+      for (std::size_t s = phase.end; s-- > phase.first;)
+        naming_node(steps()[s].name, [&] {
+          const bool offered = halfway && s + 1 == phase.end;
+          if (!offered) member.offer_gradient(mine, s, defer_weights);
+          member.backward_step(mine, s, defer_weights, offered ? agreed : at::Tensor());
+          if (s == 0 && !defer_weights)
+            while (member.fill_wait(mine)) continue;
+          if (m + 1 == members() && !defer_weights) complete(state, s, done);
+        });
+      if (phase.offers)
+        naming_node(steps()[phase.first - 1].name,
+                    [&] { offers[m] = member.offer_gradient(mine, phase.first - 1, defer_weights); });
     }
-    make_framed(state, step.output, [&](const Slab& into) {
-      args.into = into;
-      return kernels_[s]->forward(args);
-    });
-  } else if (!boxes(step.output).frame.empty()) {
-    value(state, step.output) = new_frame(step.output, state.pass.options);  // others make all that is held of it
+    if (office_) office_->dispatch();
+    halfway = phase.offers;
+    if (halfway)
+      agreed = agree(steps()[phase.first - 1], offers, [&] {
+        if (alone && !defer_weights) members_[0].fill_wait(state.members[0]);
+      });
+    for (Offer& offer : offers) offer = {};
   }
-  exchange_margin(state, step.output);
-  send_away(state, step.output);
-  const bool evaluating = state.pass.evaluating;
-  if (evaluating) state.saved[s].clear();
-  for (int v : evaluating ? step.release_in_evaluation : step.release_after_forward) release(state, v);
+  if (!defer_weights) {
+    state = {};
+    return;
+  }
+  for (MemberState& mine : state.members) {
+    MemberState rest;
+    rest.pass = std::move(mine.pass);
+    rest.deferred = std::move(mine.deferred);
+    mine = std::move(rest);
+  }
+}
+
+// After a step of backward on the last member: all members have gone so far, but for what they put off.
+void Executor::complete(const MicroState& state, std::size_t s, const WeightsDone& done) const {
+  if (!done) return;
+  for (const MemberState& mine : state.members)
+    if (!mine.deferred.empty()) s = std::max(s, mine.deferred.front().step + 1);
+  if (s < steps().size()) done(steps()[s].complete_from);
+}
+
+void Executor::weight_gradients(MicroState& state, const WeightsDone& done) {
+  for (std::size_t m = 0; m < members(); ++m) {
+    MemberState& mine = state.members[m];
+    while (!mine.deferred.empty()) {
+      const std::size_t s = mine.deferred.front().step;
+      members_[m].fill_wait(mine);
+      if (done && m + 1 == members()) done(steps()[s].complete_from);
+    }
+  }
+  if (done) done(steps().front().complete_from);
+  state = {};
 }
 
 void Executor::keep_for_answer(Value v) {
-  ensure(program_.producer[static_cast<std::size_t>(v.id)] >= 0, "value ", v.id, " is not made by this stage");
-  kept_ = v.id;
-  for (Step& step : program_.steps) std::erase(step.release_in_evaluation, kept_);
+  ensure(program_.producer[index(v.id)] >= 0, "value ", v.id, " is not made by this stage");
+  work_.kept = v.id;
 }
 
 Executor::Answer Executor::take_answer(MicroState& state) {
   Answer answer;
-  const auto owned = [&](int v) { return narrowed(value(state, v), boxes(v).owned); };
   if (makes_loss()) {
-    const Step& last = program_.steps.back();
-    answer.logits = owned(last.inputs[0]);
-    answer.losses = owned(last.output);
+    answer.logits = joined(state, steps().back().inputs[0]);
+    answer.losses = joined(state, steps().back().output);
   }
-  if (kept_ >= 0 && !boxes(kept_).owned.empty()) answer.kept = owned(kept_);
+  if (work_.kept >= 0 && !owned_box(work_.kept).empty()) answer.kept = joined(state, work_.kept);
   state = {};
   return answer;
 }
 
-Slab Executor::new_frame(int v, const at::TensorOptions& options) const {
-  const Shape& shape = graph_.shape({v});
-  const Box& frame = boxes(v).frame;
-  Slab slab = empty_slab(frame, shape.channels, options);
-  for (const Box& outside : difference(frame, shape.box(frame.batch()))) narrowed(slab, outside).data.zero_();
-  return slab;
-}
-
-template <class Make>
-void Executor::make_framed(MicroState& state, int v, const Make& make) const {
-  const Box& made = v == 0 ? boxes(v).held : boxes(v).made;
-  if (made == boxes(v).frame || boxes(v).frame.empty()) {
-    value(state, v) = make(Slab{});
-    return;
+Slab Executor::joined(const MicroState& state, int v) const {
+  Slab all;
+  for (std::size_t m = 0; m < members(); ++m) {
+    if (!members_[m].owns(v)) continue;
+    const Slab part = members_[m].owned(state.members[m], v);
+    if (part.box == owned_box(v)) return part;
+    if (!all.defined()) all = empty_slab(owned_box(v), part.data.size(1), part.data.options());
+    narrowed(all, part.box).data.copy_(part.data);
   }
-  value(state, v) = new_frame(v, state.pass.options);
-  if (made.empty()) {
-    make(Slab{});
-    return;
-  }
-  const Slab into = narrowed(value(state, v), made), result = make(into);
-  if (result.data.data_ptr() != into.data.data_ptr()) into.data.copy_(result.data);
+  return all;
 }
 
-void Executor::restore(MicroState& state, int v) {
-  if (value(state, v).defined() || boxes(v).frame.empty()) return;
-  const auto s = static_cast<std::size_t>(program_.producer[static_cast<std::size_t>(v)]);
-  const Step& step = program_.steps[s];
-  if (boxes(v).made.empty()) {
-    value(state, v) = new_frame(v, state.pass.options);
-  } else {
-    for (int input : step.inputs) restore(state, input);
-    const auto inputs = gather(state, step);
-    make_framed(state, v, [&](const Slab& into) {
-      return kernels_[s]->recompute({inputs, boxes(v).made, owned_box(step), state.pass, state.saved[s], into});
-    });
-  }
-  if (const auto margin = state.margins.find(v); margin != state.margins.end()) {
-    for (const Slab& strip : margin->second) narrowed(value(state, v), strip.box).data.copy_(strip.data);
-    state.margins.erase(margin);
-  }
+Box Executor::owned_box(int v) const {
+  Box box;
+  for (const Member& member : members_) box = hull(box, member.owned_box_of(v));
+  return box;
 }
 
-void Executor::exchange_margin(MicroState& state, int v) const {
-  const auto margin = margins_.find(v);
-  if (margin == margins_.end() || state.arriving.contains(v)) return;
-  const Meter::Timed timed(wiring_.meter, Part::margins);
-  const Slab& slab = value(state, v);
-  state.arriving[v] = margin->second.exchange.start(*wiring_.pipeline, data_in(slab, boxes(v).owned),
-                                                    data_in(slab, boxes(v).held), tag(state, margin->second, false));
+Box Executor::image_box() const {
+  Box box;
+  for (const Member& member : members_) box = hull(box, member.image_box());
+  return box;
 }
 
-void Executor::send_away(MicroState& state, int v) {
-  const Meter::Timed timed(wiring_.meter, Part::transfers);
-  for (auto [link, end] = departures_.equal_range(v); link != end; ++link)
-    outbox_.push_back(link->second.exchange.start(*wiring_.pipeline, data_in(value(state, v), boxes(v).owned), {},
-                                                  tag(state, link->second, false)));
+Box Executor::loss_box() const {
+  const int loss = static_cast<int>(graph_.nodes().size()) - 1;
+  return steps().back().output == loss ? owned_box(loss) : Box{};
 }
 
-void Executor::settle(MicroState& state, int v) const {
-  const auto found = state.arriving.find(v);
-  if (found == state.arriving.end()) return;
-  const Meter::Timed timed(wiring_.meter, arrivals_.contains(v) ? Part::waiting : Part::margins);
-  found->second.finish();
-  state.arriving.erase(found);
+std::set<Rank> Executor::peers() const {
+  std::set<Rank> out;
+  for (const Member& member : members_)
+    for (const Rank place : member.peers()) {
+      const Rank rank = office_ ? office_->rank_of(place) : place;
+      if (!wiring_.pipeline || rank != wiring_.pipeline->rank()) out.insert(rank);
+    }
+  return out;
 }
 
-void Executor::release(MicroState& state, int v) const {
-  settle(state, v);
-  Slab& slab = value(state, v);
-  const auto& [owned, made, held, frame, inside] = boxes(v);
-  const bool wanted_again = program_.keep[static_cast<std::size_t>(v)] == Keep::recomputed && !state.pass.evaluating;
-  if (slab.defined() && wanted_again && margins_.contains(v))
-    for (const Box& box : difference(held, made))
-      state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});
-  slab.release();
-}
-
-std::vector<Slab> Executor::gather(const MicroState& state, const Step& step) const {
-  std::vector<Slab> inputs;
-  for (int v : step.inputs) inputs.push_back(state.values[static_cast<std::size_t>(v)]);
-  return inputs;
+void Executor::flush() {
+  for (Member& member : members_) member.flush();
 }
 
 }  // namespace tessera

@@ -51,7 +51,7 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
     if (options.optimizer.average > 0)
       held.averages = std::make_unique<Averages>(options.optimizer.average, held.parameters, held.copies);
   }
-  for (const auto& place : places) add_worker(place, images);
+  for (const auto& place : plan.first_places_of(rank % one)) add_worker(place, images);
   std::set<Rank> peers;
   for (const Worker& w : workers_) peers.merge(w.executor->peers());
   if (pipeline_) pipeline_->connect(peers);
@@ -202,7 +202,7 @@ void Trainer::forward(Worker& w, int micro) {
       .terms_per_sample = loss_terms_ / static_cast<double>(plan_.global_batch())};
   // Ranks that were normalised together have the same statistics: one of them hands them in. Alone, each has its own.
   const bool first_of_replicas = plan_.batch_norm != NormScope::global || replica_ == 0;
-  pass.statistics.share = solo ? 1.0 / stage.members() : w.place.member == 0 && first_of_replicas ? 1 : 0;
+  pass.statistics.share = solo ? 1.0 / static_cast<double>(stage.ranks.size()) : w.place.member == 0 && first_of_replicas ? 1 : 0;
   at::Tensor images;
   if (w.loader) {
     const at::Tensor& labels = w.batch.masks.defined() ? w.batch.masks : w.batch.labels;

@@ -119,9 +119,9 @@ class Trainer {
     std::unique_ptr<Averages> averages = {};  ///< null: none
     std::size_t last_action = 0;              ///< after which its gradients are complete
   };
-  /// The member of a stage that this rank is, one per direction.
+  /// What this rank does in a direction.
   struct Worker {
-    Plan::Place place;
+    Plan::Place place;  ///< the first one
     Held* held = nullptr;
     std::unique_ptr<Communicator> norm_group, tile_group;  ///< null: alone
     std::unique_ptr<Executor> executor;

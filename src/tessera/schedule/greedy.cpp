@@ -41,8 +41,7 @@ class GreedyScheduler {
         const auto direction = static_cast<Direction>(d);
         const auto micros = static_cast<std::size_t>(plan.micros(direction));
         Lane lane{direction, s, {}, 0, 0, std::vector<int>(micros, never), std::vector<int>(micros, never)};
-        for (int m = 0; m < plan.stages[static_cast<std::size_t>(s)].members(); ++m) {
-          const int rank = plan.rank_of(direction, s, m);
+        for (const int rank : plan.ranks_of(direction, s)) {
           lane.ranks.push_back(rank);
           lanes_of_[static_cast<std::size_t>(rank)].push_back(lanes_.size());
         }

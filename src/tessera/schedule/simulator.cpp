@@ -80,8 +80,7 @@ class Walk {
     if (a.kind == Kind::step)
       for (int rank = 0; rank < ranks(); ++rank) out.push_back(rank);
     else
-      for (int m = 0; m < plan_.stages[index(a.stage)].members(); ++m)
-        out.push_back(plan_.rank_of(a.direction, a.stage, m));
+      out = plan_.ranks_of(a.direction, a.stage);
     return out;
   }
 
@@ -265,7 +264,7 @@ std::vector<StageCost> stage_costs(const Plan& plan, const Graph& graph) {
     }
     const double kept = kept_elements(graph, Program(graph, {stage.first_node, stage.end_node}, Recompute::norm)) *
                         static_cast<double>(plan.micro_size());
-    const double members = stage.members();
+    const auto members = static_cast<double>(stage.ranks.size());
     costs.push_back(
         {work.forward / members, work.input_gradient / members, work.weight_gradient / members, kept / members});
   }

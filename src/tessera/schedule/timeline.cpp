@@ -98,7 +98,7 @@ std::string timeline(const Plan& plan, const Simulation& simulation, int columns
   for (int r = 0; r < static_cast<int>(simulation.ranks.size()); ++r) {
     const auto& rank = simulation.ranks[static_cast<std::size_t>(r)];
     std::vector<std::string> stages;
-    for (const auto& place : plan.places_of(r))
+    for (const auto& place : plan.first_places_of(r))
       stages.push_back(concat(place.stage, place.direction == Direction::up ? "'" : ""));
     table.row({std::to_string(r), join(stages, " "), percent(simulation.idle(rank)), std::to_string(rank.live_micros)});
   }
