@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", steps, "that are timed")->capture_default_str();
   app.add_option("--warmup", warmup, "that are not")->capture_default_str();
   app.add_option("--dtype", dtype, "")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str();
-  app.add_option("--recompute", recompute, "")->check(CLI::IsMember({"none", "norm", "block"}))->capture_default_str();
+  app.add_option("--recompute", recompute, "")->capture_default_str();
   app.add_flag("!--no-search", search, "take cuDNN's first guess at an algorithm");
   app.add_option("--most-tried", most_tried, "of cuDNN's algorithms for a convolution; 0: all")->capture_default_str();
   app.add_option("--trace", trace, "file for the kernels of two more steps, for chrome://tracing");
@@ -87,9 +87,7 @@ int main(int argc, char** argv) {
                              .optimizer = {.lr = 1e-3, .momentum = 0.9},
                              .seed = 1,
                              .dtype = dtype == "float32" ? at::kFloat : at::kBFloat16,
-                             .recompute = recompute == "none"   ? Recompute::none
-                                          : recompute == "norm" ? Recompute::norm
-                                                                : Recompute::block,
+                             .recompute = parse_recompute(recompute),
                              .loader_workers = 2,
                              .device = at::kCUDA};
     const SyntheticImages synthetic({.classes = 10, .height = size, .width = size, .size = 1, .seed = 1});

@@ -119,6 +119,8 @@ void warn_of_network(const ForeignModel& foreign, const Options& o) {
 
 void check_memory(const Job& job, const Options& o) {
   const auto needs = memory_needs(job, o);
+  require(!needs.empty(), "--memory-limit goes by a prediction, and there is none for ",
+          job.plan.turns() ? "--turns" : "--store", " yet; leave one of the two out");
   const auto less = [](const Footprint& a, const Footprint& b) { return a.peak() < b.peak(); };
   const auto most = std::max_element(needs.begin(), needs.end(), less) - needs.begin();
   const auto bytes = static_cast<std::int64_t>(needs[static_cast<std::size_t>(most)].peak());
@@ -129,7 +131,7 @@ void check_memory(const Job& job, const Options& o) {
   throw UsageError(concat(
       "rank ", most, " needs ", human_bytes(bytes), " for stage ", join(stages, " and stage "),
       ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)), "; use ",
-      o.recompute == "block" ? "" : "--recompute block, ",
+      o.train.recompute == Recompute::block ? "" : "--recompute block, ",
       "more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
       job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction" : ", or --balance-by memory"));
 }
@@ -143,6 +145,7 @@ int reading_threads(const Options& o, int cores, int ranks) {
 }  // namespace
 
 std::vector<Footprint> memory_needs(const Job& job, const Options& o) {
+  if (job.plan.turns() || o.train.store != StoreKind::device) return {};
   const std::string& rule = o.train.optimizer.name;
   FootprintOptions options{.element_bytes = element_bytes(o),
                            .states = (rule != "sgd"                     ? 2
@@ -183,9 +186,11 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   problems.absorb([&] { check_plan_options(o.plan); });
   o.train.dtype = o.dtype == "float64" ? at::kDouble : o.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   o.train.device = o.device == "cuda" ? at::kCUDA : at::kCPU;
-  o.train.recompute = o.recompute == "none"    ? Recompute::none
-                      : o.recompute == "block" ? Recompute::block
-                                               : Recompute::norm;
+  o.train.recompute = parse_recompute(o.recompute);
+  o.train.store = parse_store(o.store);
+  require(o.train.store == StoreKind::file || o.train.scratch.empty(), "--scratch is for --store file");
+  if (o.train.store != StoreKind::device && !o.planning)
+    make_store(o.train.store, o.device == "cuda" ? at::kCUDA : at::kCPU, o.train.scratch);  // said before anything runs
 
   Job job;
   DataSets data(o);

@@ -40,6 +40,7 @@ struct Job {
 };
 
 /// By rank of a replica.
+/// By rank of a replica; empty where nobody knows (turns, stores).
 std::vector<Footprint> memory_needs(const Job& job, const Options& options);
 
 /// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.

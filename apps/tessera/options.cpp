@@ -271,10 +271,18 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command
       .add_option("--recompute", o.recompute,
-                  "what backward makes again to save memory: nothing, norms and ReLUs, or all that is inside a block")
-      ->check(CLI::IsMember({"none", "norm", "block"}))
+                  "what backward makes again to save memory: none, norm (norms and ReLUs), block (all that is inside a "
+                  "cell), block:3 (inside three cells)")
       ->capture_default_str()
       ->group(group);
+
+  command
+      .add_option("--store", o.store,
+                  "where values wait from forward to backward: device, host (memory beside a GPU), file (--scratch)")
+      ->check(CLI::IsMember({"device", "host", "file"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--scratch", o.train.scratch, "folder on a local disk for --store file")->group(group);
 
   group = "Output";
   command.add_option("--json", o.json, "write plan, losses, times and memory to this file; - is standard output")

@@ -83,6 +83,7 @@ struct Options {
   std::optional<double> timeout;  ///< seconds that a rank waits for others; unset: see Waiting
   std::optional<std::uint64_t> memory_limit;
   std::string recompute = "norm";
+  std::string store = "device";
   std::string json;
   std::string trace;
   EvaluationOptions evaluation;

@@ -24,7 +24,10 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
     memory.row({std::to_string(r), join(stages, " "), bytes(needs[r].parameters), bytes(needs[r].images),
                 bytes(needs[r].activations), bytes(needs[r].peak())});
   }
-  fmt::print("\n{}", memory.str());
+  if (needs.empty())
+    fmt::print("\nmemory: not predicted yet for --turns and --store\n");
+  else
+    fmt::print("\n{}", memory.str());
   if (options.timeline)
     fmt::print("\n{}",
                timeline(job.plan, simulate(job.plan, make_schedule(job.plan), stage_costs(job.plan, job.graph))));

@@ -82,7 +82,7 @@ class ByStep {
     const bool open = may_read_output(p);
     if (!wanted_[out] && !open) return;
     std::int64_t extra = 0;
-    bool possible = recompute_ != Recompute::none;
+    bool possible = !(recompute_ == Recompute::none);
     for (const int v : step.inputs) {
       if (there_anyway(v)) continue;
       extra += graph_.shape({v}).elements();
@@ -116,14 +116,15 @@ class ByStep {
   std::vector<int> chain_;  // by value: how many values are made again up to it
 };
 
-// Keeps what crosses from one cell to another, and what comes from elsewhere; all else that backward wants is made
+// Keeps what crosses from one block of cells to another, and what comes from elsewhere; all else that backward wants is made
 // again from that. In reverse, because what is made again wants its inputs.
-std::vector<Keep> by_blocks(const Graph& graph, std::vector<Step>& steps) {
+std::vector<Keep> by_blocks(const Graph& graph, std::vector<Step>& steps, int cells) {
   const auto consumers = graph.consumers();
-  const auto leaves_cell = [&](int v) {
+  const int first = steps.empty() ? 0 : graph.node({steps.front().node}).cell;
+  const auto block_of = [&](int node) { return (graph.node({node}).cell - first) / cells; };
+  const auto leaves_block = [&](int v) {
     const auto& readers = consumers[index(v)];
-    return std::any_of(readers.begin(), readers.end(),
-                       [&](int r) { return graph.node({r}).cell != graph.node({v}).cell; });
+    return std::any_of(readers.begin(), readers.end(), [&](int r) { return block_of(r) != block_of(v); });
   };
   std::vector<bool> wanted(graph.nodes().size());
   std::vector<Keep> keep(wanted.size(), Keep::dropped);
@@ -136,7 +137,7 @@ std::vector<Keep> by_blocks(const Graph& graph, std::vector<Step>& steps) {
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const auto out = index(step->output);
     if (!wanted[out]) continue;
-    const bool kept = leaves_cell(step->output) || !graph.node({step->node}).op->repeats();
+    const bool kept = leaves_block(step->output) || !graph.node({step->node}).op->repeats();
     keep[out] = kept ? Keep::stored : Keep::recomputed;
     if (kept) continue;
     for (const int v : step->inputs) wanted[index(v)] = true;
@@ -150,7 +151,7 @@ std::vector<Keep> by_blocks(const Graph& graph, std::vector<Step>& steps) {
 }  // namespace
 
 std::vector<Keep> decide_keep(const Graph& graph, std::vector<Step>& steps, Recompute recompute) {
-  auto keep = recompute == Recompute::block ? by_blocks(graph, steps) : ByStep(graph, steps, recompute).run();
+  auto keep = recompute == Recompute::block ? by_blocks(graph, steps, recompute.cells) : ByStep(graph, steps, recompute).run();
   for (Step& step : steps) {
     for (std::size_t i = 0; i < step.inputs.size(); ++i) step.needs_input.push_back(wants_input(graph, step, i));
     step.needs_output = wants_output(graph, step);

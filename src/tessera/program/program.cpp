@@ -1,12 +1,42 @@
 #include "tessera/program/program.h"
 
 #include <algorithm>
+#include <charconv>
 
+#include "tessera/base/error.h"
 #include "tessera/base/index.h"
 #include "tessera/program/fusion.h"
 #include "tessera/program/keep.h"
 
 namespace tessera {
+namespace {
+
+// Operations per element of the output: what a processor does while it reads and writes the element a few times.
+constexpr double light_flops = 256;
+
+bool is_light(const Graph& graph, const Step& step) {
+  if (step.pointwise) return true;
+  const Node& node = graph.node({step.node});
+  return graph.cost(node, 1).forward_flops <= light_flops * static_cast<double>(node.shape.elements());
+}
+
+}  // namespace
+
+Recompute parse_recompute(const std::string& text) {
+  if (text == "none") return Recompute::none;
+  if (text == "norm") return Recompute::norm;
+  constexpr std::string_view blocks = "block:";
+  int cells = 1;
+  if (text != "block") {
+    const char* end = text.data() + text.size();
+    const bool known = text.starts_with(blocks);
+    const auto [stop, error] = std::from_chars(text.data() + (known ? blocks.size() : 0), end, cells);
+    require(known && error == std::errc() && stop == end && cells >= 1, "--recompute ", text,
+            " is not one of none, norm, block, or block:N for blocks of N cells");
+  }
+  return {Recompute::block, cells};
+}
+
 Program::Program(const Graph& graph, NodeRange range, Recompute recompute, const SameBoxes& same_boxes)
     : nodes(range),
       steps(fused_steps(graph, range, same_boxes)),
@@ -17,6 +47,7 @@ Program::Program(const Graph& graph, NodeRange range, Recompute recompute, const
   for (const Step& step : steps)
     for (std::size_t i = 0; step.pointwise && step.agreement != Agreement::none && i < step.inputs.size(); ++i)
       if (step.pointwise->terms[i].norm >= 0) normalised[index(step.inputs[i])] = true;
+  light.assign(keep.size(), false);
   int complete_from = range.first;
   for (std::size_t s = 0; s < steps.size(); ++s) {
     Step& step = steps[s];
@@ -24,6 +55,7 @@ Program::Program(const Graph& graph, NodeRange range, Recompute recompute, const
     complete_from = std::max(complete_from, step.output + 1);
     step.moments = normalised[index(step.output)];
     producer[index(step.output)] = static_cast<int>(s);
+    light[index(step.output)] = keep[index(step.output)] == Keep::recomputed && is_light(graph, step);
   }
 
   // The last step, in the order of each pass, that looks at a value's data, and the first that reads it at all.

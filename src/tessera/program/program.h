@@ -13,11 +13,20 @@
 namespace tessera {
 
 /// What may be thrown away in forward and made again in backward.
-enum class Recompute {
-  none,
-  norm,   ///< the outputs of point-wise steps (norms, sums, activations) whose inputs are kept anyway
-  block,  ///< whatever only its own cell reads, convolutions too; outputs of cells are kept
+struct Recompute {
+  enum What {
+    none,
+    norm,   ///< the outputs of point-wise steps (norms, sums, activations) whose inputs are kept anyway
+    block,  ///< whatever only its own block of cells reads, convolutions too; outputs of blocks are kept
+  };
+  What what = norm;
+  int cells = 1;  ///< of a block
+
+  Recompute(What w, int cells_of_block = 1) : what(w), cells(cells_of_block) {}
+  friend bool operator==(const Recompute& a, What b) { return a.what == b; }
 };
+/// "none", "norm", "block", or "block:3" for blocks of three cells. Throws UsageError.
+Recompute parse_recompute(const std::string& text);
 
 /// What becomes of a value after its last use in forward.
 enum class Keep { dropped, stored, recomputed };
@@ -80,6 +89,8 @@ struct Program {
   NodeRange nodes;
   std::vector<Step> steps;
   std::vector<Keep> keep;     ///< by value
+  /// By value: it is made again at the cost of little more than the memory that it takes.
+  std::vector<bool> light;
   std::vector<int> producer;  ///< by value: the step that makes it, -1 for what enters and for values inside a step
 };
 

@@ -56,6 +56,8 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
   }
   work_.fills_waits = wiring.pipeline != nullptr && places.size() == 1;
   work_.agrees_on_norms = wiring.norm != nullptr;
+  work_.store = wiring.store;
+  work_.turns = places.size() > 1;
   members_.reserve(places.size());
   for (const auto& place : places) {
     Communicator* door = wiring.pipeline;
@@ -198,6 +200,8 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
     for (std::size_t m = 0; m < members(); ++m) {
       MemberState& mine = state.members[m];
       Member& member = members_[m];
+      if (m + 1 < members())
+        members_[m + 1].look_ahead(state.members[m + 1], phase.first - (phase.offers ? 1 : 0), phase.end);
       for (std::size_t s = phase.end; s-- > phase.first;)
         naming_node(steps()[s].name, [&] {
           const bool offered = halfway && s + 1 == phase.end;
@@ -210,6 +214,7 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
       if (phase.offers)
         naming_node(steps()[phase.first - 1].name,
                     [&] { offers[m] = member.offer_gradient(mine, phase.first - 1, defer_weights); });
+      if (!alone) member.put_down(mine);
     }
     if (office_) office_->dispatch();
     halfway = phase.offers;

@@ -37,6 +37,7 @@ struct Wiring {
   Communicator* norm = nullptr;      ///< ranks whose samples and tiles are normalised together; null: alone
   Communicator* tiles = nullptr;     ///< ranks that hold tiles of the same samples; null: alone
   Meter* meter = nullptr;
+  Store* store = nullptr;  ///< where values wait from forward to backward; null: where they are
 };
 
 /// Belongs to one thread. Several micros may be alive at once, each with its own state.

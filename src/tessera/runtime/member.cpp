@@ -156,6 +156,14 @@ void Member::forward_step(MemberState& state, std::size_t s, at::Tensor agreed) 
   if (evaluating) state.saved[s].clear();
   for (int v : evaluating ? step.release_in_evaluation : step.release_after_forward)
     if (!evaluating || v != work_.kept) release(state, v);
+  if (work_.store == nullptr || evaluating) return;
+  for (int v : step.release_in_evaluation) {  // what only backward still wants
+    const at::Tensor& data = value(state, v).data;
+    if (v == 0 || !data.defined() || boxes(v).frame.empty()) continue;
+    settle(state, v);
+    state.stored[v] = work_.store->put(data);
+    value(state, v).release();
+  }
 }
 
 Slab Member::owned(const MemberState& state, int v) const {
@@ -188,6 +196,10 @@ void Member::make_framed(MemberState& state, int v, const Make& make) const {
 
 void Member::restore(MemberState& state, int v) const {
   if (value(state, v).defined() || boxes(v).frame.empty()) return;
+  if (const auto stored = state.stored.find(v); stored != state.stored.end()) {
+    value(state, v) = {stored->second->get(), boxes(v).frame};
+    return;
+  }
   const auto s = static_cast<std::size_t>(work_.program.producer[static_cast<std::size_t>(v)]);
   const Step& step = steps()[s];
   if (boxes(v).made.empty()) {
@@ -201,8 +213,45 @@ void Member::restore(MemberState& state, int v) const {
   }
   if (const auto margin = state.margins.find(v); margin != state.margins.end()) {
     for (const Slab& strip : margin->second) narrowed(value(state, v), strip.box).data.copy_(strip.data);
-    state.margins.erase(margin);
+    if (!work_.turns) state.margins.erase(margin);  // with turns it may be made once more
   }
+}
+
+void Member::forget(MemberState& state, int v) const {
+  value(state, v).release();
+  state.margins.erase(v);
+  state.stored.erase(v);
+}
+
+void Member::prefetch(MemberState& state, int v) const {
+  if (value(state, v).defined() || boxes(v).frame.empty()) return;
+  if (const auto stored = state.stored.find(v); stored != state.stored.end()) return stored->second->prefetch();
+  const int s = work_.program.producer[static_cast<std::size_t>(v)];
+  if (s < 0 || boxes(v).made.empty()) return;
+  for (const int input : steps()[static_cast<std::size_t>(s)].inputs) prefetch(state, input);
+}
+
+void Member::look_ahead(MemberState& state, std::size_t first, std::size_t end) const {
+  if (work_.store == nullptr) return;
+  for (std::size_t s = end; s-- > first;) {
+    const Step& step = steps()[s];
+    for (std::size_t i = 0; i < step.inputs.size(); ++i)
+      if (step.needs_input[i]) prefetch(state, step.inputs[i]);
+    if (step.needs_output) prefetch(state, step.output);
+  }
+}
+
+void Member::put_down(MemberState& state) const {
+  const auto again = [&](int v) {
+    return state.stored.contains(v) || work_.program.light[static_cast<std::size_t>(v)];
+  };
+  for (int v = 1; v < static_cast<int>(state.values.size()); ++v)
+    if (again(v)) value(state, v).release();
+  if (!state.halfway) return;
+  const Step& step = steps()[state.halfway->step];
+  for (std::size_t i = 0; i < step.inputs.size(); ++i)
+    if (again(step.inputs[i])) state.halfway->inputs[i].release();
+  if (again(step.output)) state.halfway->args.output.release();
 }
 
 void Member::exchange_margin(MemberState& state, int v) const {

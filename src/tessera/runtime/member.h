@@ -15,6 +15,7 @@
 #include "tessera/ops/kernel.h"
 #include "tessera/plan/layout.h"
 #include "tessera/program/program.h"
+#include "tessera/runtime/store.h"
 
 namespace tessera {
 
@@ -27,6 +28,7 @@ struct MemberState {
   std::vector<Saved> saved;                  ///< by step
   std::map<int, Movement> arriving;          ///< by value: margins, or the value from another stage, under way
   std::map<int, std::vector<Slab>> margins;  ///< of values that are thrown away and made again: what others sent
+  std::map<int, std::unique_ptr<Stored>> stored;  ///< by value: those that wait elsewhere
 
   /// A gradient under way to this member: from neighbours (margins) or later stages.
   struct Returning {
@@ -46,6 +48,7 @@ struct MemberState {
 
   /// A step of backward that waits for an agreement, or for its turn.
   struct Halfway {
+    std::size_t step;
     std::vector<Slab> inputs;
     BackwardArgs args;
   };
@@ -63,6 +66,8 @@ struct StageWork {
   /// Whether somebody might be waited for in the middle of backward, so that weight gradients are put off until then.
   bool fills_waits = false, agrees_on_norms = false;
   int kept = -1;  ///< see Executor::keep_for_answer()
+  Store* store = nullptr;  ///< where values wait from forward to backward; null: where they are
+  bool turns = false;      ///< the rank has several members
 };
 
 /// Whether a step looks at more of an input than the member makes itself.
@@ -89,6 +94,10 @@ class Member {
   /// backward_step(), for every step.
   Offer offer_gradient(MemberState& state, std::size_t s, bool defer_weights);
   void backward_step(MemberState& state, std::size_t s, bool defer_weights, at::Tensor agreed);
+  /// The member's turn in backward begins soon: what it will look at in steps [first, end) may be on its way.
+  void look_ahead(MemberState& state, std::size_t first, std::size_t end) const;
+  /// Its turn ends: what it can have again at little cost is let go of until the next.
+  void put_down(MemberState& state) const;
   /// Does the oldest weight gradient that was put off; false where there is none.
   bool fill_wait(MemberState& state);
 
@@ -137,10 +146,15 @@ class Member {
   void settle(MemberState& state, int v) const;
   void settle_inputs(MemberState& state, std::size_t s) const;
   void release(MemberState& state, int v) const;
+  /// Nothing is left of it.
+  void forget(MemberState& state, int v) const;
+  void prefetch(MemberState& state, int v) const;
   /// Makes a value again that was thrown away in forward.
   void restore(MemberState& state, int v) const;
   std::vector<Slab> gather(const MemberState& state, const Step& step) const;
 
+  /// What backward of a step looks at.
+  void restore_for(MemberState& state, const Step& step) const;
   void weigh(MemberState& state, std::size_t s, bool defer_weights);
   /// The output's gradient in the form that the step's kernel takes, all over the box that was made.
   std::vector<Slab> take_gradients(MemberState& state, const Step& step, const Kernel& kernel, bool defer_weights);

@@ -86,6 +86,12 @@ void Member::flush() {
   outbox_.clear();
 }
 
+void Member::restore_for(MemberState& state, const Step& step) const {
+  for (std::size_t i = 0; i < step.inputs.size(); ++i)
+    if (step.needs_input[i]) restore(state, step.inputs[i]);
+  if (step.needs_output) restore(state, step.output);
+}
+
 Offer Member::offer_gradient(MemberState& state, std::size_t s, bool defer_weights) {
   const Step& step = steps()[s];
   Kernel& kernel = *work_.kernels[s];
@@ -93,11 +99,10 @@ Offer Member::offer_gradient(MemberState& state, std::size_t s, bool defer_weigh
   std::vector<Slab> gradients = take_gradients(state, step, kernel, defer_weights);
   const bool agrees = step.agreement != Agreement::none;
   if (gradients.empty() && !agrees) return {};
-  for (std::size_t i = 0; i < step.inputs.size(); ++i)
-    if (step.needs_input[i]) restore(state, step.inputs[i]);
-  if (step.needs_output) restore(state, step.output);
+  restore_for(state, step);
 
-  state.halfway.reset(new MemberState::Halfway{gather(state, step),
+  state.halfway.reset(new MemberState::Halfway{s,
+                                               gather(state, step),
                                                {.inputs = {},
                                                 .output = value(state, step.output),
                                                 .gradients = std::move(gradients),
@@ -118,7 +123,7 @@ Offer Member::offer_gradient(MemberState& state, std::size_t s, bool defer_weigh
 // first, while the input's gradient takes no memory yet.
 void Member::weigh(MemberState& state, std::size_t s, bool defer_weights) {
   const Step& step = steps()[s];
-  auto& [inputs, args] = *state.halfway;
+  auto& [step_number, inputs, args] = *state.halfway;
   if (!work_.kernels[s]->has_weights() || args.gradients.empty()) return;
   const bool waits = work_.fills_waits && (!margins_.empty() || work_.agrees_on_norms);
   const bool travels =
@@ -135,6 +140,12 @@ void Member::backward_step(MemberState& state, std::size_t s, bool defer_weights
   if (const auto halfway = std::move(state.halfway)) {
     BackwardArgs& args = halfway->args;
     args.agreed = std::move(agreed);
+    if (work_.turns) {  // others had their turns in between
+      restore_for(state, step);
+      halfway->inputs = gather(state, step);
+      args.inputs = halfway->inputs;
+      args.output = value(state, step.output);
+    }
     const bool any = std::any_of(step.inputs.begin(), step.inputs.end(), [](int v) { return v != 0; });
     if (any || kernel.runs_without_wanted() || step.agreement != Agreement::none) {
       args.addends = take_addends(state, step, kernel);
@@ -150,7 +161,7 @@ void Member::backward_step(MemberState& state, std::size_t s, bool defer_weights
     for (int v : step.completes) send_back(state, v);
   }
   state.saved[s].clear();
-  for (int v : step.release_after_backward) value(state, v).release();
+  for (int v : step.release_after_backward) forget(state, v);
 }
 
 std::vector<Slab> Member::take_gradients(MemberState& state, const Step& step, const Kernel& kernel,

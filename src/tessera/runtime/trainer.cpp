@@ -34,6 +34,7 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
   replica_ = rank / one;
   pipeline_ = world ? world->split(replica_, rank) : nullptr;
   actions_ = make_schedule(plan)[static_cast<std::size_t>(rank % one)];
+  store_ = make_store(options.store, options.device, options.scratch);
 
   const auto places = plan.places_of(rank % one);
   const int node = plan.ranks_per_node > 0 ? rank / static_cast<int>(plan.ranks_per_node) : 0;
@@ -85,7 +86,7 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
 
   w.executor = std::make_unique<Executor>(
       graph_, w.held->parameters,
-      Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(), w.tile_group.get(), &meter_},
+      Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(), w.tile_group.get(), &meter_, store_.get()},
       options_.recompute);
   const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
   if (!box.empty() || !labelled.empty()) {

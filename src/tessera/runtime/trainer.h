@@ -30,6 +30,8 @@ struct TrainOptions {
 
   // How fast; none of this changes a result.
   Recompute recompute = Recompute::norm;
+  StoreKind store = StoreKind::device;
+  std::string scratch = {};  ///< the folder of StoreKind::file
   int loader_workers = 1;
   at::DeviceType device = at::kCPU;  ///< a GPU: the one that is current on the rank's thread
   at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }
@@ -107,6 +109,8 @@ class Trainer {
   const Parameters& parameters_of(int stage) const;
   /// One of these by its full name; null if another rank holds it.
   const Parameter* find(const std::string& name) const;
+  /// The most that ever waited in the store.
+  std::int64_t stored_bytes() const { return store_ ? store_->peak_bytes() : 0; }
 
  private:
   /// A stage's parameters on this rank. Both directions share them if both come here.
@@ -149,6 +153,7 @@ class Trainer {
   int replica_ = 0;
   std::unique_ptr<Communicator> pipeline_;
   std::vector<Action> actions_;
+  std::unique_ptr<Store> store_;  ///< null: values wait where they are
   std::vector<std::unique_ptr<Held>> held_;
   std::vector<Worker> workers_;
   std::int64_t step_ = 0;

@@ -1,0 +1,8 @@
+#include "tessera/base/error.h"
+#include "tessera/runtime/store.h"
+
+namespace tessera {
+
+std::unique_ptr<Store> make_pinned_store() { throw Error("this build knows no GPU"); }
+
+}  // namespace tessera
