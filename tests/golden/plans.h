@@ -19,6 +19,7 @@ struct Row {
   Recompute recompute = Recompute::norm;
   double clip_norm = 0;
   std::optional<Graph> graph = std::nullopt;  ///< a network of the test's own, in place of `model`
+  StoreKind store = StoreKind::device;
 };
 
 inline ModelOptions resnet_v1(std::int64_t height, std::int64_t width) {
@@ -118,6 +119,8 @@ inline void expect_like_one_device(const Row& row, std::shared_ptr<const ImageSo
                              .seed = 3,
                              .dtype = at::kDouble,
                              .recompute = row.recompute,
+                             .store = row.store,
+                             .scratch = testing::TempDir(),
                              .device = test::device()};
   const Shape& image = graph.nodes().front().shape;
   const auto classes = static_cast<int>(graph.shape(graph.logits()).channels);

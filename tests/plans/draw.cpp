@@ -1,6 +1,7 @@
 #include "draw.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "dice.h"
@@ -106,6 +107,18 @@ void draw_tiles(Draft& d) {
   }
 }
 
+// Tiles of a rank: of every stage, or one list.
+void draw_turns(Draft& d) {
+  Dice& dice = d.dice;
+  if (!dice.chance(0.3)) return;
+  const auto some = [&] { return concat(Grid{dice.number(1, 3), dice.number(1, 3)}); };
+  std::string list = some();
+  if (dice.chance(0.5))
+    for (std::int64_t s = 1; s < d.stages; ++s) list += "," + (dice.chance(0.5) ? some() : "1x1");
+  d.set("--turns", list);
+  if (!d.flags.contains("--halo-D2") && dice.chance(0.3)) d.set("--halo-D2");
+}
+
 void draw_stages(Draft& d) {
   Dice& dice = d.dice;
   d.stages = std::min(d.cells, dice.one_of<std::int64_t>({1, 1, 2, 2, 2, 3, 3, 4, 5}));
@@ -185,7 +198,11 @@ void draw_training(Draft& d) {
   }
   d.maybe(0.2, "--warmup-steps", {1, 2, 5});
   d.maybe(0.5, "--steps", {1, 2, 3, 4});
-  d.maybe<std::string>(0.6, "--recompute", {"none", "norm", "block"});
+  d.maybe<std::string>(0.6, "--recompute", {"none", "norm", "block", "block:2", "block:5"});
+  if (dice.chance(0.15)) {
+    d.set("--store", "file");
+    d.set("--scratch", std::filesystem::temp_directory_path().string());
+  }
   if (dice.chance(0.7)) d.set("--seed", dice.number(0, 1'000'000));
 }
 
@@ -269,6 +286,7 @@ Flags draw_plan(std::uint64_t seed, std::int64_t number, const DrawOptions& opti
     }
     draw_stages(d);
     draw_tiles(d);
+    draw_turns(d);
     draw_copies(d);
     draw_batch(d);
     draw_training(d);

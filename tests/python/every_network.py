@@ -88,7 +88,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--size", type=int, default=96)
     parser.add_argument("--batch", type=int, default=8)
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     print("| network | parameters | image | cells | one rank | 2x2 tiles, 2 stages |\n|---|---|---|---|---|---|", flush=True)
     with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:

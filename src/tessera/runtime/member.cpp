@@ -218,6 +218,7 @@ void Member::restore(MemberState& state, int v) const {
 }
 
 void Member::forget(MemberState& state, int v) const {
+  if (state.staying.erase(v) > 0) work_.staying_bytes -= static_cast<std::int64_t>(value(state, v).data.nbytes());
   value(state, v).release();
   state.margins.erase(v);
   state.stored.erase(v);
@@ -242,8 +243,17 @@ void Member::look_ahead(MemberState& state, std::size_t first, std::size_t end) 
 }
 
 void Member::put_down(MemberState& state) const {
+  for (const auto& [v, stored] : state.stored) {
+    const at::Tensor& data = value(state, v).data;
+    if (!data.defined() || state.staying.contains(v)) continue;
+    const auto bytes = static_cast<std::int64_t>(data.nbytes());
+    if (work_.staying_bytes + bytes > work_.store->room()) continue;
+    state.staying.insert(v);
+    work_.staying_bytes += bytes;
+  }
   const auto again = [&](int v) {
-    return state.stored.contains(v) || work_.program.light[static_cast<std::size_t>(v)];
+    return (state.stored.contains(v) && !state.staying.contains(v)) ||
+           work_.program.light[static_cast<std::size_t>(v)];
   };
   for (int v = 1; v < static_cast<int>(state.values.size()); ++v)
     if (again(v)) value(state, v).release();

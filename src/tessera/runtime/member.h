@@ -29,6 +29,7 @@ struct MemberState {
   std::map<int, Movement> arriving;          ///< by value: margins, or the value from another stage, under way
   std::map<int, std::vector<Slab>> margins;  ///< of values that are thrown away and made again: what others sent
   std::map<int, std::unique_ptr<Stored>> stored;  ///< by value: those that wait elsewhere
+  std::set<int> staying;  ///< of these: those that came back and stay, within Store::room()
 
   /// A gradient under way to this member: from neighbours (margins) or later stages.
   struct Returning {
@@ -68,6 +69,7 @@ struct StageWork {
   int kept = -1;  ///< see Executor::keep_for_answer()
   Store* store = nullptr;  ///< where values wait from forward to backward; null: where they are
   bool turns = false;      ///< the rank has several members
+  mutable std::int64_t staying_bytes = 0;  ///< see MemberState::staying
 };
 
 /// Whether a step looks at more of an input than the member makes itself.

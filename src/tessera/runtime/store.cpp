@@ -75,20 +75,21 @@ class FileStore final : public Store {
 
 class FileStore::Ranged final : public Stored {
  public:
-  Ranged(FileStore& store, const at::Tensor& tensor)
+  /// `tensor` is on the CPU; `options` say where it came from.
+  Ranged(FileStore& store, const at::Tensor& tensor, const at::TensorOptions& options)
       : store_(store),
         sizes_(tensor.sizes().vec()),
         strides_(tensor.strides().vec()),
-        options_(tensor.options()),
+        options_(options),
         bytes_(static_cast<std::int64_t>(tensor.nbytes())),
         at_(store.take(bytes_)) {
     store_.transfer(::pwrite, "keep", static_cast<const char*>(tensor.data_ptr()), bytes_, at_);
   }
   ~Ranged() override { store_.give_back(at_, bytes_); }
   at::Tensor get() override {
-    at::Tensor out = at::empty_strided(sizes_, strides_, options_);
+    at::Tensor out = at::empty_strided(sizes_, strides_, options_.device(at::kCPU));
     store_.transfer(::pread, "read", static_cast<char*>(out.data_ptr()), bytes_, at_);
-    return out;
+    return out.to(options_.device());
   }
 
  private:
@@ -100,7 +101,7 @@ class FileStore::Ranged final : public Stored {
 
 std::unique_ptr<Stored> FileStore::put(const at::Tensor& tensor) {
   const at::Tensor whole = tensor.is_non_overlapping_and_dense() ? tensor : tensor.clone();
-  return std::make_unique<Ranged>(*this, whole);
+  return std::make_unique<Ranged>(*this, whole.cpu(), tensor.options());
 }
 
 }  // namespace
@@ -124,7 +125,6 @@ std::unique_ptr<Store> make_store(StoreKind kind, at::DeviceType device, const s
       return make_pinned_store();
     case StoreKind::file:
       require(!scratch.empty(), "--store file needs a folder: --scratch DIR");
-      require(device == at::kCPU, "--store file is for CPUs so far; use --store host on a GPU");
       return make_file_store(scratch);
   }
   return nullptr;

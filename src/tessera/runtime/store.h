@@ -27,6 +27,9 @@ class Store {
   virtual std::unique_ptr<Stored> put(const at::Tensor& tensor) = 0;
   /// The most that ever waited.
   virtual std::int64_t peak_bytes() const = 0;
+  /// So many bytes of values that came back may stay where they are while other members have their turns. 0: each is
+  /// fetched again for every turn.
+  virtual std::int64_t room() const { return 0; }
 };
 
 enum class StoreKind { device, host, file };

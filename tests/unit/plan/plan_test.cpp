@@ -101,6 +101,28 @@ TEST(Plan, RanksAreTilesThenLaterStagesAndTheMirrorIsUp) {
   EXPECT_EQ(sequential_plan(graph(), plan).parts, 8);
 }
 
+TEST(Plan, ARankHasABlockOfTilesInTurn) {
+  const Plan plan =
+      make_plan(graph(), {.batch_size = 4, .split_size = 2, .grid = "2x2", .turns = "2x2,1x2", .schedule = "chimera"});
+  EXPECT_EQ(plan.ranks(), 5);
+  EXPECT_EQ(plan.places(), 18);
+  EXPECT_TRUE(plan.turns());
+  EXPECT_EQ(plan.stages[0].grid, (Grid{4, 4}));
+  std::vector<int> holders;
+  for (int m = 0; m < 16; ++m) holders.push_back(plan.rank_of(Direction::down, 0, m));
+  EXPECT_EQ(holders, (std::vector<int>{0, 0, 1, 1,  //
+                                       0, 0, 1, 1,  //
+                                       2, 2, 3, 3,  //
+                                       2, 2, 3, 3}));
+  EXPECT_EQ(plan.ranks_of(Direction::up, 1), (std::vector<int>{0}));
+  EXPECT_EQ(plan.first_places_of(4), (std::vector<Plan::Place>{{Direction::down, 1, 0}, {Direction::up, 0, 0}}));
+  std::vector<bool> seen(18);
+  for (int s = 0; s < 2; ++s)
+    for (int m = 0; m < plan.stages[static_cast<std::size_t>(s)].members(); ++m)
+      seen[static_cast<std::size_t>(plan.number_of(Direction::up, s, m))] = true;
+  EXPECT_EQ(seen, std::vector<bool>(18, true));
+}
+
 TEST(Plan, SamplesOfAStepAreCountedOnce) {
   for (const char* scope : {"micro", "global"}) {
     const Plan plan = make_plan(
