@@ -39,7 +39,6 @@ struct Job {
   bool may_wait_for_gpus() const { return transport == Transport::mpi || plan.ranks() == 1; }
 };
 
-/// By rank of a replica.
 /// By rank of a replica; empty where nobody knows (turns, stores).
 std::vector<Footprint> memory_needs(const Job& job, const Options& options);
 

@@ -165,6 +165,8 @@ TEST_P(EvaluatedMasks, LikeOneDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, EvaluatedMasks,
                          testing::Values(MasksRow{"one_rank", {.batch_size = 4, .parts = 2}},
+                                         MasksRow{"turns_3x2", {.batch_size = 2, .turns = "3x2"}},
+                                         MasksRow{"turns_on_2x1", {.batch_size = 2, .grid = "2x1", .turns = "1x2"}},
                                          MasksRow{"grid_2x2", {.batch_size = 2, .grid = "2x2"}},
                                          MasksRow{"stages_2_of_2x1",
                                                   {.batch_size = 2, .split_size = 2, .grid = "2x1,2x1"}},

@@ -214,7 +214,8 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
       if (phase.offers)
         naming_node(steps()[phase.first - 1].name,
                     [&] { offers[m] = member.offer_gradient(mine, phase.first - 1, defer_weights); });
-      if (!alone) member.put_down(mine);
+      // Without a store what is kept takes most of the memory, and nothing is won.
+      if (!alone && wiring_.store) member.put_down(mine);
     }
     if (office_) office_->dispatch();
     halfway = phase.offers;
