@@ -47,7 +47,7 @@ void settle_kind(Options& o) {
     o.app = o.datapath.empty() ? "synthetic" : data_kind_of(o.datapath) == DataKind::cifar10 ? "cifar" : "medical";
   if (o.datapath.empty() && app_name(o.app) != "synthetic") o.datapath = "./train";
   refuse_idle_flags(o);
-  // At full resolution, as resnet_v2 works, photographs and slides would take hours; and it knows no heat maps.
+  // resnet_v2 works at full resolution: photographs and slides would take hours.
   if (app_name(o.app) == "medical" && !o.has("model") && !o.has("depth") && !o.described) o.model.name = "resnet18";
 }
 

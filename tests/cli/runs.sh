@@ -99,7 +99,8 @@ P
 says "activations " "$tessera" plan "${small[@]}" --split-size 2 --schedule gems-mast
 says "activations " "$tessera" plan "${small[@]}" --memory-limit 1GiB
 # A run on GPUs can be planned on a machine that has none, and the document has what the text says.
-"$tessera" plan "${small[@]}" --parts 2 --split-size 2 --device cuda --dtype bfloat16 --quiet --json "$work/plan.json"
+[ -z "$("$tessera" plan "${small[@]}" --parts 2 --split-size 2 --device cuda --dtype bfloat16 --quiet --json "$work/plan.json")" ] ||
+  fail "plan --quiet prints"
 python3 - "$work/plan.json" <<'P'
 import json, sys
 plan = json.load(open(sys.argv[1]))
