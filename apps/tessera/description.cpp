@@ -110,8 +110,7 @@ void take_data_set(Options& o, const RunDescription& d) {
 bool evaluates_training_images(const Options& o, const RunDescription& d) {
   const auto trained = d.flags.find("datapath");
   return app_name(o.app) == "medical" && o.evaluation.split == "val" && !o.evaluation.share &&
-         trained != d.flags.end() && absolute_path(o.datapath) == trained->second &&
-         evaluated_split(o) == Split::train;
+         trained != d.flags.end() && absolute_path(o.datapath) == trained->second && evaluated_split(o) == Split::train;
 }
 
 }  // namespace

@@ -21,13 +21,16 @@ std::string percent(const std::optional<double>& share) {
 
 void add_validation_flags(CLI::App& command, EvaluationOptions& o) {
   const char* group = "Evaluation";
-  command.add_option("--eval-every", o.every, "evaluate on the validation set every so many steps, and after the last step")
+  command
+      .add_option("--eval-every", o.every,
+                  "evaluate on the validation set every so many steps, and after the last step")
       ->group(group);
   command.add_option("--val-datapath", o.datapath, "the validation set. Default: val/, test/ or val.csv in --datapath")
       ->group(group);
   command
-      .add_option("--val-share", o.share,
-                  "hold out this share of the training set for evaluation, for example 0.1; the seed chooses the images")
+      .add_option(
+          "--val-share", o.share,
+          "hold out this share of the training set for evaluation, for example 0.1; the seed chooses the images")
       ->group(group);
   command
       .add_option("--keep-best", o.best,
@@ -44,7 +47,8 @@ void add_weights_flags(CLI::App& command, EvaluationOptions& o) {
   const char* group = "Evaluation";
   command
       .add_option("RUN,--weights", o.weights,
-                  "the trained network: a folder of --run or --checkpoint-dir (its newest whole checkpoint), a checkpoint, or a "
+                  "the trained network: a folder of --run or --checkpoint-dir (its newest whole checkpoint), a "
+                  "checkpoint, or a "
                   "safetensors file")
       ->group(group);
   command.add_option("--split", o.split, "which part of the data set")
@@ -64,7 +68,7 @@ std::string evaluation_line(const Evaluation& r) {
     line += fmt::format("mean IoU {}  ", percent(r.confusion.mean_iou()));
   if (r.auc) line += fmt::format("{} {:.4f}  ", r.labels == LabelKind::several ? "mean AUC" : "AUC", *r.auc);
   const std::string labelled = r.labels == LabelKind::pixel || r.labelled == r.images ? ""
-                               : r.labelled == 0 ? ", none of them labelled"
+                               : r.labelled == 0                                      ? ", none of them labelled"
                                                  : fmt::format(", {} of them labelled", r.labelled);
   const std::string facts = fmt::format("{}{}, {:.1f} s, data {:.0f}%", counted(r.images, "image"), labelled, r.seconds,
                                         100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);

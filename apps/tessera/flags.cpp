@@ -1,7 +1,7 @@
 #include "flags.h"
 
-#include <CLI/CLI.hpp>
 #include <sys/stat.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cerrno>

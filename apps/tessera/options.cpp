@@ -24,22 +24,31 @@ Shape parse_image_size(const std::string& text) {
 void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   std::string names;
   for (const auto& [name, model] : models.models()) names += (names.empty() ? "" : ", ") + name;
-  command.add_option("--config", o.config, "read flags from this file (name = value); the command line takes precedence")
+  command
+      .add_option("--config", o.config, "read flags from this file (name = value); the command line takes precedence")
       ->check(CLI::ExistingFile)
       ->group("Output");
 
   const char* group = "Network";
-  command.add_option("--model", o.model.name, "one of " + names + ", or a network saved by PyTorch: net.pt, net.pt2. Default: resnet18 for image files, else resnet_v2")
-      ->group(group);
-  command.add_option("--depth", o.model.depth, "number of layers: 6n+2 for resnet_v1, 9n+2 for resnet_v2")->group(group);
   command
-      .add_option("--num-layers", o.model.num_layers, "amoebanet: number of normal cells, a multiple of 3 (default 18); unet: number of levels (default 4)")
+      .add_option(
+          "--model", o.model.name,
+          "one of " + names +
+              ", or a network saved by PyTorch: net.pt, net.pt2. Default: resnet18 for image files, else resnet_v2")
+      ->group(group);
+  command.add_option("--depth", o.model.depth, "number of layers: 6n+2 for resnet_v1, 9n+2 for resnet_v2")
+      ->group(group);
+  command
+      .add_option("--num-layers", o.model.num_layers,
+                  "amoebanet: number of normal cells, a multiple of 3 (default 18); unet: number of levels (default 4)")
       ->group(group);
   command
       .add_option("--num-filters", o.model.num_filters,
                   "amoebanet: a multiple of 8 (default 416); unet: channels of the first level (default 64)")
       ->group(group);
-  command.add_option("--upsampling", o.model.upsampling, "unet: how to enlarge, transposed (convolution, the default) or bilinear")
+  command
+      .add_option("--upsampling", o.model.upsampling,
+                  "unet: how to enlarge, transposed (convolution, the default) or bilinear")
       ->group(group);
   command
       .add_option("--model-output", o.model.output,
@@ -62,8 +71,9 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
 
   group = "Data";
   command
-      .add_option("--app", o.app,
-                  "kind of data: medical (image files), cifar or synthetic (or 1, 2, 3). Default: found from --datapath")
+      .add_option(
+          "--app", o.app,
+          "kind of data: medical (image files), cifar or synthetic (or 1, 2, 3). Default: found from --datapath")
       ->group(group);
   command
       .add_option("--datapath", o.datapath,
@@ -75,7 +85,9 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group(group);
-  command.add_option("--on-bad-image", o.on_bad_image, "image files that cannot be decoded: fail, or skip (decodes every file once before the run)")
+  command
+      .add_option("--on-bad-image", o.on_bad_image,
+                  "image files that cannot be decoded: fail, or skip (decodes every file once before the run)")
       ->check(CLI::IsMember({"fail", "skip"}))
       ->capture_default_str()
       ->group(group);
@@ -93,17 +105,20 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--mask-values", o.mask_values, "masks: pixel values of class 0, 1, ..., for example 0,255. Default: 0,1,2,...")
+      .add_option("--mask-values", o.mask_values,
+                  "masks: pixel values of class 0, 1, ..., for example 0,255. Default: 0,1,2,...")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group(group);
-  command.add_option("--mask-ignore", o.mask_ignore, "masks: pixel value to leave out of loss and metrics")->group(group);
-  command
-      .add_option(
-          "--num-workers", o.workers,
-          "threads per rank that read images ahead; 0 reads within the step. Default: from the number of cores")
+  command.add_option("--mask-ignore", o.mask_ignore, "masks: pixel value to leave out of loss and metrics")
       ->group(group);
-  command.add_option("--seed", o.train.seed, "seed of initial weights, synthetic images, shuffling, augmentation and dropout")
+  command
+      .add_option("--num-workers", o.workers,
+                  "threads per rank that read images ahead; 0 reads within the step. Default: from the number of cores")
+      ->group(group);
+  command
+      .add_option("--seed", o.train.seed,
+                  "seed of initial weights, synthetic images, shuffling, augmentation and dropout")
       ->capture_default_str()
       ->group(group);
 
@@ -111,20 +126,25 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   auto& augment = o.augment;
   command.add_flag("--flip-horizontal", augment.flip_horizontal, "mirror left and right, with probability 1/2")
       ->group(group);
-  command.add_flag("--flip-vertical", augment.flip_vertical, "mirror top and bottom, with probability 1/2")->group(group);
+  command.add_flag("--flip-vertical", augment.flip_vertical, "mirror top and bottom, with probability 1/2")
+      ->group(group);
   command.add_flag("--rotate", augment.rotate, "rotate by a random multiple of 90 degrees")->group(group);
   command.add_option("--crop-min", augment.crop_min, "random crop: smallest share of the area to keep")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--crop-max", augment.crop_max, "random crop: largest share of the area to keep")->capture_default_str()->group(group);
+  command.add_option("--crop-max", augment.crop_max, "random crop: largest share of the area to keep")
+      ->capture_default_str()
+      ->group(group);
   command.add_option("--brightness", augment.brightness, "multiply by a random factor from 1 - this to 1 + this")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--contrast", augment.contrast, "the same for contrast")->capture_default_str()->group(group);
-  command.add_option("--saturation", augment.saturation, "the same for saturation")->capture_default_str()->group(group);
+  command.add_option("--contrast", augment.contrast, "the same, for contrast")->capture_default_str()->group(group);
+  command.add_option("--saturation", augment.saturation, "the same, for saturation")
+      ->capture_default_str()
+      ->group(group);
 
   group = "Training";
-  command.add_option("--batch-size", o.plan.batch_size, "images per batch; a step trains --replicas and --times as many")
+  command.add_option("--batch-size", o.plan.batch_size, "images per batch; --replicas and --times multiply it")
       ->capture_default_str()
       ->group(group);
   command.add_option("--num-epochs", o.num_epochs, "passes over the data")->capture_default_str()->group(group);
@@ -152,9 +172,8 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->check(CLI::IsMember({"cross-entropy", "binary"}))
       ->group(group);
   command
-      .add_option(
-          "--dice-weight", o.model.loss.dice,
-          "networks that label pixels: add the Dice loss with this weight; 1 is usual")
+      .add_option("--dice-weight", o.model.loss.dice,
+                  "networks that label pixels: add the Dice loss with this weight; 1 is usual")
       ->capture_default_str()
       ->group(group);
   command
@@ -189,62 +208,79 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
 
   group = "Parallelism (exact: any plan trains like one device)";
   auto& plan = o.plan;
-  command.add_option("--parts", plan.parts, "micro-batches per batch; batch norm takes its statistics over each of them")
+  command
+      .add_option("--parts", plan.parts, "micro-batches per batch; batch norm takes its statistics over each of them")
       ->capture_default_str()
       ->group(group);
   command.add_option("--split-size", plan.split_size, "number of pipeline stages")->group(group);
-  command.add_option("--balance", plan.balance, "number of cells per stage: 5,7,6. Default: balanced automatically")->group(group);
+  command.add_option("--balance", plan.balance, "number of cells per stage: 5,7,6. Default: balanced automatically")
+      ->group(group);
   command.add_option("--balance-by", plan.balance_by, "what automatic balancing evens out")
       ->check(CLI::IsMember({"time", "memory"}))
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--schedule", plan.schedule, "pipeline schedule: gpipe, 1f1b (default), zero-bubble, gems-mast, gems-master, chimera")
+      .add_option("--schedule", plan.schedule,
+                  "pipeline schedule: gpipe, 1f1b (default), zero-bubble, gems-mast, gems-master, chimera")
       ->group(group);
   command.add_option("--replicas", plan.replicas, "data parallelism: copies of the whole pipeline")->group(group);
-  command.add_option("--num-spatial-parts", plan.num_spatial_parts, "tiles per spatial stage: 4, or 4,2 for two stages")
+  command
+      .add_option("--num-spatial-parts", plan.num_spatial_parts, "tiles per spatial stage: 4, or 4,2 for two stages")
       ->group(group);
-  command.add_option("--spatial-size", plan.spatial_size, "how many of the first stages are spatial (divided into tiles)")->group(group);
+  command
+      .add_option("--spatial-size", plan.spatial_size, "how many of the first stages are spatial (divided into tiles)")
+      ->group(group);
   command.add_option("--slice-method", plan.slice_method, "shape of tiles: square, vertical or horizontal")
       ->check(CLI::IsMember({"square", "vertical", "horizontal"}))
       ->group(group);
-  command.add_option("--grid", plan.grid, "rows x columns of tiles: 3x5, or a list with one grid per spatial stage")->group(group);
+  command.add_option("--grid", plan.grid, "rows x columns of tiles: 3x5, or a list with one grid per spatial stage")
+      ->group(group);
   command
-      .add_option("--batch-norm", plan.batch_norm,
-                  "statistics over each micro-batch, each rank's part of it (local; not exact), or all replicas (global)")
+      .add_option(
+          "--batch-norm", plan.batch_norm,
+          "statistics over each micro-batch, each rank's part of it (local; not exact), or all replicas (global)")
       ->check(CLI::IsMember({"micro", "local", "global"}))
       ->capture_default_str()
       ->group(group);
-  command.add_flag("--halo-D2", plan.halo_d2, "fused margins: one wider margin (halo) exchange for several blocks")->group(group);
-  command.add_option("--fused-layers", plan.fused_layers, "--halo-D2: how many blocks share one exchange")->group(group);
-  command.add_option("--local-DP", plan.local_dp, "ranks that share the batch in the stages after the spatial ones")->group(group);
-  command.add_option("--times", plan.times, "gems-master: batches per direction; a step trains twice as many")->group(group);
+  command.add_flag("--halo-D2", plan.halo_d2, "fused margins: one wider margin (halo) exchange for several blocks")
+      ->group(group);
+  command.add_option("--fused-layers", plan.fused_layers, "--halo-D2: how many blocks share one exchange")
+      ->group(group);
+  command.add_option("--local-DP", plan.local_dp, "ranks that share the batch in the stages after the spatial ones")
+      ->group(group);
+  command.add_option("--times", plan.times, "gems-master: batches per direction; a step trains twice as many")
+      ->group(group);
   command.add_option("--num-hp", plan.num_hp, "bundles (front and rear stage) per node")->group(group);
-  command.add_flag("--DP-ONLY", plan.dp_only, "with --num-hp: workers with the whole network instead of bundles")->group(group);
+  command.add_flag("--DP-ONLY", plan.dp_only, "with --num-hp: workers with the whole network instead of bundles")
+      ->group(group);
   command
-      .add_option("--grad-sync", plan.grad_sync,
-                  "sum gradients over all copies at once (flat), or per node first (hierarchical, the default with --num-hp)")
+      .add_option(
+          "--grad-sync", plan.grad_sync,
+          "sum gradients over all copies at once (flat), or per node first (hierarchical, the default with --num-hp)")
       ->check(CLI::IsMember({"flat", "hierarchical"}))
       ->group(group);
   command.add_option("--ranks-per-node", plan.ranks_per_node, "ranks per node. Default: as the launcher says")
       ->group(group);
 
   group = "Machine";
-  command.add_option("--device", o.device, "cpu or cuda; with cuda, the ranks of a machine are assigned to its GPUs in turn")
+  command
+      .add_option("--device", o.device,
+                  "cpu or cuda; with cuda, the ranks of a machine are assigned to its GPUs in turn")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str()
       ->group(group);
   command
-      .add_option(
-          "--transport", o.transport,
-          "how tensors travel between GPUs: nccl (needs one process per GPU) or mpi; auto: nccl where possible")
+      .add_option("--transport", o.transport,
+                  "how tensors travel between GPUs: nccl (needs one process per GPU) or mpi; auto: nccl where possible")
       ->check(CLI::IsMember({"auto", "mpi", "nccl"}))
       ->capture_default_str()
       ->group(group);
-  command.add_flag("--tf32", o.tf32, "allow TF32: float32 products on GPUs may round their factors to 10 bits")->group(group);
+  command.add_flag("--tf32", o.tf32, "allow TF32: float32 products on GPUs may round their factors to 10 bits")
+      ->group(group);
   command
-      .add_option("--cudnn-search", o.cudnn_search,
-                  "measure cuDNN's algorithms once per convolution shape; auto: in runs of 100 steps or more, without NCCL")
+      .add_option(
+          "--cudnn-search", o.cudnn_search,
+          "measure cuDNN's algorithms once per convolution shape; auto: in runs of 100 steps or more, without NCCL")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
       ->group(group);
@@ -253,8 +289,9 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
                   "compute threads per rank. Default: the cores are divided among the ranks that work at the same time")
       ->group(group);
   command
-      .add_option("--timeout", o.timeout,
-                  "seconds that a rank waits for another before it gives up. Default: 20 times the longest step, at least 300")
+      .add_option(
+          "--timeout", o.timeout,
+          "seconds that a rank waits for another before it gives up. Default: 20 times the longest step, at least 300")
       ->check(CLI::PositiveNumber)
       ->group(group);
   command
@@ -263,14 +300,16 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->transform(CLI::AsSizeValue(false))
       ->group(group);
   command
-      .add_option("--recompute", o.recompute,
-                  "what to recompute in backward to save memory: none, norm (norms and ReLUs) or block (everything in a block)")
+      .add_option(
+          "--recompute", o.recompute,
+          "what to recompute in backward to save memory: none, norm (norms and ReLUs) or block (everything in a block)")
       ->check(CLI::IsMember({"none", "norm", "block"}))
       ->capture_default_str()
       ->group(group);
 
   group = "Output";
-  command.add_option("--json", o.json, "write plan, losses, times and memory to this file as JSON; - is standard output")
+  command
+      .add_option("--json", o.json, "write plan, losses, times and memory to this file as JSON; - is standard output")
       ->group(group);
   command.add_flag("-v,--verbose", o.verbose, "print the plan and every step")->group(group);
   command.add_flag("--quiet", o.quiet, "print errors only")->group(group);

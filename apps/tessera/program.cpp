@@ -169,28 +169,30 @@ void add_halo_flags(CLI::App& halo, HaloOptions& o) {
 }
 
 void add_report_flags(CLI::App& report, ReportOptions& o) {
-  report.add_option("RUN", o.runs, "folders of --run or --log-dir, or files of --json; several runs are compared side by side")
+  report
+      .add_option("RUN", o.runs,
+                  "folders of --run or --log-dir, or files of --json; several runs are compared side by side")
       ->required();
   report.add_option("-o,--output", o.output, "the HTML file. Default: report.html");
-  report.add_flag("--watch", o.watch,
-                  "serve the page on this machine instead, and update it while the run goes on");
+  report.add_flag("--watch", o.watch, "serve the page on this machine instead, and update it while the run goes on");
   report.add_option("--port", o.port, "--watch: the port on 127.0.0.1. Default: any free port")
       ->check(CLI::Range(0, 65535));
   report.add_flag("--quiet", o.quiet, "print errors only");
 }
 
 void add_show_flags(CLI::App& show, ShowOptions& o) {
-  show.add_option("MODEL", o.model, "the name of a network, or a network saved by PyTorch: net.pt, net.pt2")->required();
+  show.add_option("MODEL", o.model, "the name of a network, or a network saved by PyTorch: net.pt, net.pt2")
+      ->required();
   show.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str();
   show.add_option("--model-output", o.output, "network files with several outputs: which one to train");
   show.add_flag("-v,--verbose", o.verbose, "list every node");
 }
 
 void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models) {
-  commands.train = app.add_subcommand("train", "train a network");
-  commands.plan = app.add_subcommand("plan", "print how a run would be divided, and its memory and cost, without running it");
-  commands.verify = app.add_subcommand(
-      "verify", "compare a plan with training on one device, number by number");
+  commands.train = app.add_subcommand("train", "train a network, and keep checkpoints and a log");
+  commands.plan =
+      app.add_subcommand("plan", "print how a run would be divided, and its memory and cost, without running it");
+  commands.verify = app.add_subcommand("verify", "compare a plan with training on one device, number by number");
   commands.eval = app.add_subcommand("eval", "evaluate a trained network on a data set");
   commands.predict =
       app.add_subcommand("predict", "predict a class for each image (CSV file), or for each pixel (masks)");
@@ -200,8 +202,9 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   for (auto* command : {commands.eval, commands.predict})
     add_weights_flags(*command, commands.options[command].evaluation);
   commands.predict
-      ->add_option("-o,--output", commands.options[commands.predict].evaluation.output,
-                   "the CSV file; for networks that label pixels, the folder of masks. Default: predictions.csv, predictions")
+      ->add_option(
+          "-o,--output", commands.options[commands.predict].evaluation.output,
+          "the CSV file; for networks that label pixels, the folder of masks. Default: predictions.csv, predictions")
       ->group("Output");
   commands.predict
       ->add_flag("--logits", commands.options[commands.predict].evaluation.logits,
@@ -212,8 +215,7 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
           "--heatmap", commands.options[commands.predict].evaluation.heatmap,
           "a folder for class activation maps: where the network looked, as TIFF and as pictures over the images")
       ->group("Output");
-  commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "draw the schedule")
-      ->group("Output");
+  commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "draw the schedule")->group("Output");
   const auto add_trace = [&](CLI::App* command) {
     command
         ->add_option("--trace", commands.options[command].trace,
@@ -225,22 +227,25 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   add_checkpoint_flags(*commands.train, train.checkpoints);
   for (auto* command : {commands.train, commands.plan})
     command
-        ->add_option("--ema", commands.options[command].train.optimizer.average,
-                     "keep a moving average of the weights with this decay (0.999), and evaluate, save and export the average")
+        ->add_option(
+            "--ema", commands.options[command].train.optimizer.average,
+            "keep a moving average of the weights with this decay (0.999), and evaluate, save and export the average")
         ->group("Training");
   commands.train
       ->add_option("--log-dir", train.log_dir,
                    "folder for metrics.jsonl, TensorBoard event files and the data of `tessera report`")
       ->group("Output");
   commands.train
-      ->add_option("--run", train.run_dir,
-                   "one folder for everything: --checkpoint-dir DIR --log-dir DIR/log, and evaluate after each epoch. Default "
-                   "with --datapath and without --steps: runs/1, runs/2, ...; none: keep nothing")
+      ->add_option(
+          "--run", train.run_dir,
+          "one folder for everything: --checkpoint-dir DIR --log-dir DIR/log, and evaluate after each epoch. Default "
+          "with --datapath and without --steps: runs/1, runs/2, ...; none: keep nothing")
       ->group("Output");
   Options& verify = commands.options[commands.verify];
   verify.dtype = "float64";  // differences are meant to be seen
   commands.verify
-      ->add_option("--tolerance", verify.tolerance, "largest relative difference. Default: 1e-10 in float64, 1e-4 in float32")
+      ->add_option("--tolerance", verify.tolerance,
+                   "largest relative difference. Default: 1e-10 in float64, 1e-4 in float32")
       ->group("Output");
 
   CLI::App* bench =
@@ -260,17 +265,31 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   commands.halo = bench->add_subcommand("halo", "the margin (halo) exchange alone");
   add_halo_flags(*commands.halo, commands.halo_options);
 
-  commands.export_weights = app.add_subcommand("export", "write the weights of a checkpoint to one safetensors file, for Python");
+  commands.export_weights =
+      app.add_subcommand("export", "write the weights of a checkpoint to one safetensors file, for Python");
   ExportOptions& o = commands.export_options;
   commands.export_weights
-      ->add_option("checkpoint", o.checkpoint, "a checkpoint, or a folder of --run or --checkpoint-dir (its newest whole checkpoint)")
+      ->add_option("checkpoint", o.checkpoint,
+                   "a checkpoint, or a folder of --run or --checkpoint-dir (its newest whole checkpoint)")
       ->required();
   commands.export_weights->add_option("-o,--output", o.output, "the safetensors file")->required();
   commands.export_weights->add_flag("--quiet", o.quiet, "print errors only");
   commands.show = app.add_subcommand("show", "print a network as a table: cells, shapes, parameters and costs");
   add_show_flags(*commands.show, commands.show_options);
-  commands.report = app.add_subcommand("report", "write one HTML page about runs: curves, plan, timeline, memory, confusion matrix");
+  commands.report =
+      app.add_subcommand("report", "write one HTML page about runs: curves, plan, timeline, memory, confusion matrix");
   add_report_flags(*commands.report, commands.report_options);
+
+  commands.train->footer("Example: tessera train --datapath data --num-epochs 10 --val-share 0.1");
+  commands.plan->footer(
+      "Example: tessera plan --model resnet18 --image-size 2048 --batch-size 1 --grid 2x2 --timeline");
+  commands.verify->footer("Example: tessera verify --model resnet18 --image-size 97x75 --batch-size 2 --grid 2x2");
+  commands.eval->footer("Example: tessera eval runs/1 --datapath other");
+  commands.predict->footer("Example: tessera predict runs/1 --datapath new --heatmap maps");
+  bench->footer("Example: tessera bench spatial --model resnet18 --image-size 512 --batch-size 4 --json spatial.json");
+  commands.export_weights->footer("Example: tessera export runs/1 -o weights.safetensors");
+  commands.show->footer("Example: tessera show net.pt --image-size 512");
+  commands.report->footer("Example: tessera report runs/1 runs/2 -o compared.html");
 }
 
 }  // namespace

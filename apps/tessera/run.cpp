@@ -61,8 +61,8 @@ class StopSignals {
     std::signal(signal, SIG_DFL);
     // At once: the step may take long, and Open MPI's mpirun kills its processes a second after it was asked to end.
     static constexpr std::string_view words =
-        "tessera: asked to stop; this step is finished first, then the run is saved if it has a --checkpoint-dir. Once "
-        "more ends it at once. (mpirun, if it was asked itself, waits one second; give it "
+        "tessera: asked to stop: finishing this step, then saving if there is a --checkpoint-dir. Ask again to end at "
+        "once. (If mpirun was asked, it kills its processes after one second; start it with "
         "--mca odls_base_sigkill_timeout 600)\n";
     if (speaks_of_signals) [[maybe_unused]]
       const auto written = ::write(STDERR_FILENO, words.data(), words.size());

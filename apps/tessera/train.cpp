@@ -132,8 +132,8 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
   if (!options.trace.empty()) write_trace(options.trace, report, job.plan, job.graph);
   if (report.stopped)
     throw Error(concat("stopped by a signal after step ", *report.stopped, " of ", job.steps, "; ",
-                       options.checkpoints.dir.empty() ? "with --checkpoint-dir a run can go on later"
-                                                       : "the same line with --resume auto goes on from there"));
+                       options.checkpoints.dir.empty() ? "use --run DIR to be able to resume a run"
+                                                       : "give the same line with --resume auto to resume it"));
 }
 
 }  // namespace tessera

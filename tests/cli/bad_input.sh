@@ -172,6 +172,9 @@ expect 3 "at step" "--lr" -- "$tessera" train --steps 20 --batch-size 4 --model 
 # No flags at all: help, and no success.
 expect 2 "train" "verify" -- "$tessera"
 expect 0 "Parallelism" "--num-spatial-parts" -- "$tessera" train --help
+for command in train plan verify eval predict bench export show report; do
+  expect 0 "Example: tessera $command" -- "$tessera" $command --help
+done
 expect 0 "libtorch" "MPI" "NCCL" -- "$tessera" --version
 
 if [ -n "$mpirun" ]; then

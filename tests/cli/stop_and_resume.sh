@@ -36,7 +36,7 @@ ask() {
   ((code == 1)) || fail "$signal: exit code $code, not 1"
   step=$(grep -a -o 'stopped by a signal after step [0-9]* of' log | grep -o '[0-9]*') || fail "$signal: no message"
   # Only the first rank says so, and a child may be another one.
-  [ "$whom" = child ] || grep -aq 'asked to stop; this step is finished first' log ||
+  [ "$whom" = child ] || grep -aq 'asked to stop: finishing this step' log ||
     fail "$signal: no word before the end of the step"
   [ "$(ls -A run)" = "$(printf 'step-%06d' "$step")" ] || fail "$signal at step $step leaves: $(ls -A run)"
   ((step < steps)) || fail "all steps were done"
