@@ -155,6 +155,14 @@ expect 2 "$work/none' does not exist" "--val-datapath" -- "${files[@]}" --datapa
 expect 2 "--eval-every 0" -- "${files[@]}" --datapath "$work/data" --eval-every 0
 expect 2 "--class-names" "--num-classes 2" -- "${files[@]}" --datapath "$work/data" --class-names a,b,c
 expect 2 "--on-bad-image" -- "${train[@]}" --on-bad-image skip
+# A file that may not be read. The superuser may read all of them, so somebody else looks.
+as=()
+[ "$(id -u)" != 0 ] || as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+chmod 755 "$work" && chmod 000 "$work/data/train/a/2.ppm"
+if "${as[@]}" "$tessera" --version >/dev/null 2>&1; then
+  expect 1 "a/2.ppm' cannot be read: Permission denied" -- "${as[@]}" "${files[@]}" --datapath "$work/data"
+fi
+chmod 644 "$work/data/train/a/2.ppm"
 head -c 500 "$work/data/train/b/3.ppm" >"$work/cut" && mv "$work/cut" "$work/data/train/b/3.ppm"
 echo "no image" >"$work/data/val/a/4.ppm"
 expect 1 "train/b/3.ppm'" "--on-bad-image skip" -- "${files[@]}" --datapath "$work/data"
