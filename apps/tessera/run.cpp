@@ -32,8 +32,8 @@ std::atomic<int> asked_to_stop = 0;
 // Of the process that talks to the user; a signal's handler can ask for no more than that.
 std::atomic<bool> speaks_of_signals = true;
 
-// While training: the first SIGINT, SIGTERM or SIGUSR1 is taken note of, the second ends the process as if this were not
-// here. SIGUSR1 is what mpirun passes on and does nothing else about.
+// While training: the first SIGINT, SIGTERM or SIGUSR1 is taken note of, the second ends the process as if this were
+// not here. SIGUSR1 is what mpirun passes on and does nothing else about.
 class StopSignals {
  public:
   StopSignals() {
