@@ -104,18 +104,27 @@ RunFacts facts_of(const Options& o, const Job& job) {
 
 void add_checkpoint_flags(CLI::App& command, CheckpointOptions& o) {
   const char* group = "Checkpoints";
-  command.add_option("--checkpoint-dir", o.dir, "folder for checkpoints, which any plan can go on from")->group(group);
-  command.add_option("--checkpoint-every", o.every, "steps between two of them (an epoch); the last step has one, too")
+  command.add_option("--checkpoint-dir", o.dir, "folder for checkpoints; a run on any plan can resume from them")
       ->group(group);
-  command.add_option("--keep", o.keep, "how many of the newest stay; 0 keeps all")->group(group);
-  command.add_option("--resume", o.resume, "auto: from the newest whole one in --checkpoint-dir, if any; or a path")
+  command
+      .add_option("--checkpoint-every", o.every,
+                  "save every so many steps, and after the last step. Default: every epoch")
       ->group(group);
-  command.add_option("--on-save-error", o.on_save_error, "a full disk, say: warn (default) and train on, or stop")
+  command
+      .add_option("--keep", o.keep, "how many of the newest checkpoints to keep. Default: 0, all of them (2 in runs/N)")
+      ->group(group);
+  command
+      .add_option("--resume", o.resume,
+                  "auto: resume from the newest whole checkpoint in --checkpoint-dir, if there is one; or a path")
+      ->group(group);
+  command
+      .add_option("--on-save-error", o.on_save_error,
+                  "if a checkpoint cannot be written (a full disk): warn (default) and train on, or stop")
       ->check(CLI::IsMember({"warn", "stop"}))
       ->group(group);
   command
       .add_option("--init-from", o.init_from,
-                  "weights to start from: a safetensors file (torchvision's names) or a checkpoint")
+                  "start from these weights: a safetensors file (names as in torchvision) or a checkpoint")
       ->group(group);
 }
 

@@ -47,6 +47,8 @@ void settle_kind(Options& o) {
     o.app = o.datapath.empty() ? "synthetic" : data_kind_of(o.datapath) == DataKind::cifar10 ? "cifar" : "medical";
   if (o.datapath.empty() && app_name(o.app) != "synthetic") o.datapath = "./train";
   refuse_idle_flags(o);
+  // resnet_v2 works at full resolution: photographs and slides would take hours.
+  if (app_name(o.app) == "medical" && !o.has("model") && !o.has("depth") && !o.described) o.model.name = "resnet18";
 }
 
 void settle_shape(Options& o, const ModelRegistry& models, const Launch& launch) {
@@ -65,10 +67,10 @@ void settle_shape(Options& o, const ModelRegistry& models, const Launch& launch)
   } else if (!labels_pixels(o, models)) {
     o.model.classes = listed(o).classes;
     require(o.model.classes >= 2 || o.model.loss.binary, "the images of '", o.datapath,
-            "' are of one class, and there is nothing to tell ", "apart; --datapath takes one folder per class");
+            "' are all of one class; --datapath takes one folder per class. To learn masks, use --model unet");
   } else {
-    require(!o.mask_values.empty(), "how many classes do the pixels have? Say --num-classes, or by --mask-values ",
-            "which value stands for which");
+    require(!o.mask_values.empty(), "how many classes do the pixels have? Give --num-classes, or --mask-values ",
+            "with the pixel value of each class");
     o.model.classes = static_cast<std::int64_t>(o.mask_values.size());
   }
 }

@@ -106,6 +106,13 @@ void take_data_set(Options& o, const RunDescription& d) {
   if (const auto seed = flag("seed"); !seed.empty() && !o.has("seed")) o.train.seed = std::stoull(seed);
 }
 
+// A data set without a part for validation, and the one that the run was trained on.
+bool evaluates_training_images(const Options& o, const RunDescription& d) {
+  const auto trained = d.flags.find("datapath");
+  return app_name(o.app) == "medical" && o.evaluation.split == "val" && !o.evaluation.share &&
+         trained != d.flags.end() && absolute_path(o.datapath) == trained->second && evaluated_split(o) == Split::train;
+}
+
 }  // namespace
 
 std::string network_name(const Options& o) {
@@ -182,6 +189,9 @@ void take_description(Options& o, const std::string& path, const Warn& warn) {
   }
   taking.usual("image-size", o.image_size, size);
   if (o.evaluation.only) take_data_set(o, *d);
+  if (o.evaluation.only && evaluates_training_images(o, *d))
+    warn(concat("these are the images that ", path, " was trained on, for there is no validation set; name other ",
+                "images with --datapath"));
   // Other sets have no say in it: synthetic images and CIFAR-10 have one normalisation each.
   if (use.data != "synthetic") {
     taking.fixed("mean", o.mean, use.mean);

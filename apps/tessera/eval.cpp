@@ -223,8 +223,10 @@ void run_eval(Options& options, const ModelRegistry& models, const Launch& launc
 void run_predict(Options& options, const ModelRegistry& models, const Launch& launch) {
   options.evaluation.labels_optional = true;
   const Job job = evaluation_job(options, models, launch);
-  const std::string& output = options.evaluation.output;
-  if (job.graph.label_kind() == LabelKind::pixel) {
+  std::string& output = options.evaluation.output;
+  const bool pixels = job.graph.label_kind() == LabelKind::pixel;
+  if (output.empty()) output = pixels ? "predictions" : "predictions.csv";
+  if (pixels) {
     if (launch.speaks()) {
       make_output_folder("--output", output, options.datapath);
       check_writable("--json", options.json);
@@ -264,6 +266,7 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
   if (!launch.speaks()) return;
   file->close();
   if (!options.quiet) fmt::print("{}: {}\n", options.evaluation.output, evaluation_line(result));
+  if (!options.quiet && maps) fmt::print("{}: a map (.tif) and a picture (.jpg) of each image\n", heatmap);
   if (!options.json.empty()) write_evaluation(options.json, result, job.plan, job.graph);
 }
 

@@ -21,22 +21,25 @@ std::string percent(const std::optional<double>& share) {
 
 void add_validation_flags(CLI::App& command, EvaluationOptions& o) {
   const char* group = "Evaluation";
-  command.add_option("--eval-every", o.every, "steps between evaluations on the validation set; the last step has one")
+  command
+      .add_option("--eval-every", o.every,
+                  "evaluate on the validation set every so many steps, and after the last step")
       ->group(group);
-  command.add_option("--val-datapath", o.datapath, "the validation set, if --datapath has no val/ or val.csv")
+  command.add_option("--val-datapath", o.datapath, "the validation set. Default: val/, test/ or val.csv in --datapath")
       ->group(group);
   command
-      .add_option("--val-share", o.share,
-                  "hold out this share of the training set to evaluate on: 0.1. Which images, the seed says")
+      .add_option(
+          "--val-share", o.share,
+          "hold out this share of the training set for evaluation, for example 0.1; the seed chooses the images")
       ->group(group);
   command
       .add_option("--keep-best", o.best,
-                  "keep the checkpoint of the best evaluation in --checkpoint-dir/best, by this metric")
+                  "also keep the checkpoint of the best evaluation by this metric, in --checkpoint-dir/best")
       ->check(CLI::IsMember({"loss", "accuracy", "auc", "mean_iou"}))
       ->group(group);
   command
       .add_option("--early-stop", o.patience,
-                  "end after so many evaluations without a better one, by the metric of --keep-best (loss)")
+                  "stop after so many evaluations without a better one, by the metric of --keep-best (default: loss)")
       ->group(group);
 }
 
@@ -44,9 +47,11 @@ void add_weights_flags(CLI::App& command, EvaluationOptions& o) {
   const char* group = "Evaluation";
   command
       .add_option("RUN,--weights", o.weights,
-                  "a --checkpoint-dir (its newest whole checkpoint), a checkpoint, or a safetensors file")
+                  "the trained network: a folder of --run or --checkpoint-dir (its newest whole checkpoint), a "
+                  "checkpoint, or a "
+                  "safetensors file")
       ->group(group);
-  command.add_option("--split", o.split, "which part of the data set: val or train")
+  command.add_option("--split", o.split, "which part of the data set")
       ->check(CLI::IsMember({"val", "train"}))
       ->capture_default_str()
       ->group(group);
@@ -62,11 +67,12 @@ std::string evaluation_line(const Evaluation& r) {
   if (r.labels == LabelKind::pixel && r.confusion.mean_iou())
     line += fmt::format("mean IoU {}  ", percent(r.confusion.mean_iou()));
   if (r.auc) line += fmt::format("{} {:.4f}  ", r.labels == LabelKind::several ? "mean AUC" : "AUC", *r.auc);
-  return line + fmt::format("({}{}, {:.1f} s, data {:.0f}%)", counted(r.images, "image"),
-                            r.labels != LabelKind::pixel && r.labelled < r.images
-                                ? fmt::format(", {} of them labelled", r.labelled)
-                                : "",
-                            r.seconds, 100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);
+  const std::string labelled = r.labels == LabelKind::pixel || r.labelled == r.images ? ""
+                               : r.labelled == 0                                      ? ", none of them labelled"
+                                                 : fmt::format(", {} of them labelled", r.labelled);
+  const std::string facts = fmt::format("{}{}, {:.1f} s, data {:.0f}%", counted(r.images, "image"), labelled, r.seconds,
+                                        100 * r.parts[static_cast<std::size_t>(Part::data)] / r.seconds);
+  return line.empty() ? facts : line + "(" + facts + ")";
 }
 
 std::optional<double> metric_of(const Evaluation& r, const std::string& name) {

@@ -1,13 +1,18 @@
 #include "flags.h"
 
+#include <sys/stat.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/io/description.h"
+#include "tessera/io/file.h"
 
 namespace tessera {
 namespace {
@@ -56,12 +61,41 @@ std::map<std::string, std::string> given_flags(const CLI::App& command) {
 }
 
 void apply_run_folder(Options& o) {
-  if (o.run_dir.empty()) return;
+  if (o.run_dir.empty() || o.run_dir == "none") return;
   for (const char* flag : {"checkpoint-dir", "log-dir"})
     require(!o.has(flag), "--run ", o.run_dir, " already names the place of checkpoints and log; leave out --", flag);
   o.checkpoints.dir = o.run_dir;
   o.log_dir = o.run_dir + "/log";
   o.evaluation.each_epoch = !o.evaluation.every;
+}
+
+bool wants_new_run_folder(const Options& o) {
+  if (!o.has("datapath")) return false;
+  for (const char* flag : {"run", "checkpoint-dir", "log-dir", "resume", "steps"})
+    if (o.has(flag)) return false;
+  return true;
+}
+
+std::string make_run_folder() {
+  const std::string above = "runs";
+  std::string why;
+  try {
+    make_folders(above);
+    std::int64_t newest = 0;
+    for (const std::string& name : list_folder(above))
+      if (!name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == std::string::npos)
+        newest = std::max<std::int64_t>(newest, std::stoll(name));
+    // Another run may be looking for a number at this moment, too.
+    do {
+      const std::string folder = join_path(above, std::to_string(++newest));
+      if (::mkdir(folder.c_str(), 0777) == 0) return folder;
+    } while (errno == EEXIST);
+    why = std::strerror(errno);
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  throw Error(concat("the run cannot be kept in ", above, "/ (", why,
+                     "); name a folder with --run DIR, or use --run none to keep nothing"));
 }
 
 std::vector<std::string> flags_from_file(const CLI::App& command, const std::string& file,

@@ -19,6 +19,12 @@ std::map<std::string, std::string> given_flags(const CLI::App& command);
 /// What --run stands for. Throws UsageError if the flags that it stands for are given, too.
 void apply_run_folder(Options& options);
 
+/// Whether `train` keeps its run though no flag says where: on a data set, and not for a number of steps, as trials and
+/// benchmarks are.
+bool wants_new_run_folder(const Options& options);
+/// Makes runs/N with the next free N. Throws Error.
+std::string make_run_folder();
+
 /// The lines of a file of flags, as arguments; those that the command line gives, too, are left out, and so are those
 /// that only other commands know: one file serves them all.
 std::vector<std::string> flags_from_file(const CLI::App& command, const std::string& file,

@@ -7,15 +7,12 @@
 
 namespace tessera {
 
-void run_plan(Options& options, const ModelRegistry& models, const Launch& launch) {
-  options.on_bad_image = "fail";  // no image is read
-  options.planning = true;
-  const Job job = make_job(options, models, launch);
-  if (!launch.speaks()) return;
+namespace {
+
+void print_plan(const Options& options, const Job& job, const std::vector<Footprint>& needs) {
   fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
   if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
   Table memory({"rank", "stages", "parameters", "images", "activations", "memory"});
-  const auto needs = memory_needs(job, options);
   const auto bytes = [](double b) { return human_bytes(static_cast<std::int64_t>(b)); };
   for (std::size_t r = 0; r < needs.size(); ++r) {
     std::vector<std::string> stages;
@@ -51,6 +48,17 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
     }
     fmt::print("\n{}", table.str());
   }
+}
+
+}  // namespace
+
+void run_plan(Options& options, const ModelRegistry& models, const Launch& launch) {
+  options.on_bad_image = "fail";  // no image is read
+  options.planning = true;
+  const Job job = make_job(options, models, launch);
+  if (!launch.speaks()) return;
+  const auto needs = memory_needs(job, options);
+  if (!options.quiet) print_plan(options, job, needs);
   if (!options.json.empty()) {
     check_writable("--json", options.json);
     write_plan(options.json, job.plan, job.graph, needs, element_bytes(options));

@@ -113,6 +113,15 @@ std::string unknown_argument(const CLI::App& command, const std::vector<std::str
   return {};
 }
 
+constexpr const char* help_text =
+    "Trains convolutional networks on images too large for one device, exactly.\n\n"
+    "With one folder of images per class in DIR:\n"
+    "  tessera train --datapath DIR --num-epochs 10     trains, evaluates and saves to runs/1\n"
+    "  tessera eval runs/1 --datapath OTHER             evaluates on other images\n"
+    "  tessera predict runs/1 --datapath NEW            writes predictions.csv\n"
+    "  tessera report runs/1                            writes report.html\n"
+    "tessera COMMAND --help lists the flags of a command.";
+
 constexpr std::array<const char*, 5> bench_families{"layer", "spatial", "bundle", "gems", "gems-spatial"};
 
 // The commands, and the flags as they were read. Each command on a network has options of its own, because defaults
@@ -146,70 +155,71 @@ void add_network_command(Commands& commands, CLI::App* command, const ModelRegis
 
 void add_halo_flags(CLI::App& halo, HaloOptions& o) {
   halo.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str();
-  halo.add_option("--batch-size", o.batch_size, "images")->capture_default_str();
-  halo.add_option("--halo-len", o.halo_len, "width of the margin, in pixels")->capture_default_str();
-  halo.add_option("--in-channels", o.in_channels, "channels")->capture_default_str();
-  halo.add_option("--num-spatial-parts", o.num_spatial_parts, "tiles")->capture_default_str();
-  halo.add_option("--slice-method", o.slice_method, "square, vertical or horizontal tiles")
+  halo.add_option("--batch-size", o.batch_size, "number of images")->capture_default_str();
+  halo.add_option("--halo-len", o.halo_len, "width of the margin (halo), in pixels")->capture_default_str();
+  halo.add_option("--in-channels", o.in_channels, "number of channels")->capture_default_str();
+  halo.add_option("--num-spatial-parts", o.num_spatial_parts, "number of tiles")->capture_default_str();
+  halo.add_option("--slice-method", o.slice_method, "shape of tiles: square, vertical or horizontal")
       ->check(CLI::IsMember({"square", "vertical", "horizontal"}))
       ->capture_default_str();
-  halo.add_option("--warmup", o.warmup, "iterations that do not count")->capture_default_str();
-  halo.add_option("--iterations", o.iterations, "iterations that do")->capture_default_str();
-  halo.add_flag("!--no-compute", o.with_compute, "the exchange alone, no convolution");
-  halo.add_option("--json", o.json, "write the figures to this file");
+  halo.add_option("--warmup", o.warmup, "iterations before timing")->capture_default_str();
+  halo.add_option("--iterations", o.iterations, "timed iterations")->capture_default_str();
+  halo.add_flag("!--no-compute", o.with_compute, "time the exchange alone, without a convolution");
+  halo.add_option("--json", o.json, "write the figures to this file as JSON");
 }
 
 void add_report_flags(CLI::App& report, ReportOptions& o) {
-  report.add_option("RUN", o.runs, "folders of --run or --log-dir, or documents of --json; several are compared")
+  report
+      .add_option("RUN", o.runs,
+                  "folders of --run or --log-dir, or files of --json; several runs are compared side by side")
       ->required();
-  report.add_option("-o,--output", o.output, "the file (report.html)");
-  report.add_flag("--watch", o.watch,
-                  "serve the page on this machine instead, and keep it fresh while the run goes on");
-  report.add_option("--port", o.port, "--watch: the port on 127.0.0.1; any that is free by default")
+  report.add_option("-o,--output", o.output, "the HTML file. Default: report.html");
+  report.add_flag("--watch", o.watch, "serve the page on this machine instead, and update it while the run goes on");
+  report.add_option("--port", o.port, "--watch: the port on 127.0.0.1. Default: any free port")
       ->check(CLI::Range(0, 65535));
   report.add_flag("--quiet", o.quiet, "print errors only");
 }
 
 void add_show_flags(CLI::App& show, ShowOptions& o) {
-  show.add_option("MODEL", o.model, "a network file of PyTorch, or the name of a network")->required();
+  show.add_option("MODEL", o.model, "the name of a network, or a network saved by PyTorch: net.pt, net.pt2")
+      ->required();
   show.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str();
-  show.add_option("--model-output", o.output, "network files with several outputs: the one that is trained");
-  show.add_flag("-v,--verbose", o.verbose, "every node");
+  show.add_option("--model-output", o.output, "network files with several outputs: which one to train");
+  show.add_flag("-v,--verbose", o.verbose, "list every node");
 }
 
 void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models) {
-  commands.train = app.add_subcommand("train", "train a network");
-  commands.plan = app.add_subcommand("plan", "print who would run what, without running it");
-  commands.verify = app.add_subcommand(
-      "verify", "compare a plan with sequential training, or one rank with torch's autograd, number by number");
-  commands.eval = app.add_subcommand("eval", "how good weights are on a data set");
+  commands.train = app.add_subcommand("train", "train a network, and keep checkpoints and a log");
+  commands.plan =
+      app.add_subcommand("plan", "print how a run would be divided, and its memory and cost, without running it");
+  commands.verify = app.add_subcommand("verify", "compare a plan with training on one device, number by number");
+  commands.eval = app.add_subcommand("eval", "evaluate a trained network on a data set");
   commands.predict =
-      app.add_subcommand("predict", "write what a network says of each image: a CSV file of probabilities, or masks");
+      app.add_subcommand("predict", "predict a class for each image (CSV file), or for each pixel (masks)");
   for (auto* command : {commands.train, commands.plan, commands.verify, commands.eval, commands.predict})
     add_network_command(commands, command, models);
   add_validation_flags(*commands.train, commands.options[commands.train].evaluation);
   for (auto* command : {commands.eval, commands.predict})
     add_weights_flags(*command, commands.options[command].evaluation);
   commands.predict
-      ->add_option("-o,--output", commands.options[commands.predict].evaluation.output,
-                   "the CSV file; for a network that labels pixels, the folder of masks")
-      ->required()
+      ->add_option(
+          "-o,--output", commands.options[commands.predict].evaluation.output,
+          "the CSV file; for networks that label pixels, the folder of masks. Default: predictions.csv, predictions")
       ->group("Output");
   commands.predict
       ->add_flag("--logits", commands.options[commands.predict].evaluation.logits,
-                 "what the probabilities are made from, in columns of their own")
+                 "add one column per class with the logits")
       ->group("Output");
   commands.predict
       ->add_option(
           "--heatmap", commands.options[commands.predict].evaluation.heatmap,
-          "a folder for where the network looked: class activation maps as TIFF, and as pictures over the images")
+          "a folder for class activation maps: where the network looked, as TIFF and as pictures over the images")
       ->group("Output");
-  commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "a picture of the schedule")
-      ->group("Output");
+  commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "draw the schedule")->group("Output");
   const auto add_trace = [&](CLI::App* command) {
     command
         ->add_option("--trace", commands.options[command].trace,
-                     "write every action of every rank to this file, as a Chrome trace")
+                     "write every action of every rank to this file as a Chrome trace")
         ->group("Output");
   };
   add_trace(commands.train);
@@ -217,25 +227,29 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   add_checkpoint_flags(*commands.train, train.checkpoints);
   for (auto* command : {commands.train, commands.plan})
     command
-        ->add_option("--ema", commands.options[command].train.optimizer.average,
-                     "0.999: also keep a moving average of the weights, which is what is evaluated, saved and exported")
+        ->add_option(
+            "--ema", commands.options[command].train.optimizer.average,
+            "keep a moving average of the weights with this decay (0.999), and evaluate, save and export the average")
         ->group("Training");
   commands.train
       ->add_option("--log-dir", train.log_dir,
-                   "folder for metrics.jsonl, TensorBoard's event files and what `tessera report` shows")
+                   "folder for metrics.jsonl, TensorBoard event files and the data of `tessera report`")
       ->group("Output");
   commands.train
-      ->add_option("--run", train.run_dir,
-                   "one folder for all of it: --checkpoint-dir DIR --log-dir DIR/log, evaluated after each epoch")
+      ->add_option(
+          "--run", train.run_dir,
+          "one folder for everything: --checkpoint-dir DIR --log-dir DIR/log, and evaluate after each epoch. Default "
+          "with --datapath and without --steps: runs/1, runs/2, ...; none: keep nothing")
       ->group("Output");
   Options& verify = commands.options[commands.verify];
   verify.dtype = "float64";  // differences are meant to be seen
   commands.verify
-      ->add_option("--tolerance", verify.tolerance, "largest relative difference (1e-10 in float64, 1e-4 in float32)")
+      ->add_option("--tolerance", verify.tolerance,
+                   "largest relative difference. Default: 1e-10 in float64, 1e-4 in float32")
       ->group("Output");
 
   CLI::App* bench =
-      app.add_subcommand("bench", "time a way of parallelism, with the defaults of the published benchmarks");
+      app.add_subcommand("bench", "time one kind of parallelism, with the defaults of the published benchmarks");
   bench->require_subcommand(1);
   for (const std::string family : bench_families) {
     CLI::App* command = bench->add_subcommand(family, "training with " + family + " parallelism");
@@ -245,23 +259,37 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
     add_trace(command);
     command
         ->add_flag("--skip-verification", commands.options[command].skip_verification,
-                   "time the plan without checking it first")
+                   "time the plan without verifying it first")
         ->group("Output");
   }
-  commands.halo = bench->add_subcommand("halo", "the exchange of margins alone");
+  commands.halo = bench->add_subcommand("halo", "the margin (halo) exchange alone");
   add_halo_flags(*commands.halo, commands.halo_options);
 
-  commands.export_weights = app.add_subcommand("export", "write the weights of a checkpoint to one safetensors file");
+  commands.export_weights =
+      app.add_subcommand("export", "write the weights of a checkpoint to one safetensors file, for Python");
   ExportOptions& o = commands.export_options;
   commands.export_weights
-      ->add_option("checkpoint", o.checkpoint, "a checkpoint, or a --checkpoint-dir: the newest whole one there")
+      ->add_option("checkpoint", o.checkpoint,
+                   "a checkpoint, or a folder of --run or --checkpoint-dir (its newest whole checkpoint)")
       ->required();
-  commands.export_weights->add_option("-o,--output", o.output, "the file")->required();
+  commands.export_weights->add_option("-o,--output", o.output, "the safetensors file")->required();
   commands.export_weights->add_flag("--quiet", o.quiet, "print errors only");
-  commands.show = app.add_subcommand("show", "a network as a table: its cells, shapes, parameters and costs");
+  commands.show = app.add_subcommand("show", "print a network as a table: cells, shapes, parameters and costs");
   add_show_flags(*commands.show, commands.show_options);
-  commands.report = app.add_subcommand("report", "one HTML page about runs: curves, plan, timeline, memory, mistakes");
+  commands.report =
+      app.add_subcommand("report", "write one HTML page about runs: curves, plan, timeline, memory, confusion matrix");
   add_report_flags(*commands.report, commands.report_options);
+
+  commands.train->footer("Example: tessera train --datapath data --num-epochs 10 --val-share 0.1");
+  commands.plan->footer(
+      "Example: tessera plan --model resnet18 --image-size 2048 --batch-size 1 --grid 2x2 --timeline");
+  commands.verify->footer("Example: tessera verify --model resnet18 --image-size 97x75 --batch-size 2 --grid 2x2");
+  commands.eval->footer("Example: tessera eval runs/1 --datapath other");
+  commands.predict->footer("Example: tessera predict runs/1 --datapath new --heatmap maps");
+  bench->footer("Example: tessera bench spatial --model resnet18 --image-size 512 --batch-size 4 --json spatial.json");
+  commands.export_weights->footer("Example: tessera export runs/1 -o weights.safetensors");
+  commands.show->footer("Example: tessera show net.pt --image-size 512");
+  commands.report->footer("Example: tessera report runs/1 runs/2 -o compared.html");
 }
 
 }  // namespace
@@ -279,10 +307,10 @@ int run_program(int argc, char** argv, const ModelRegistry& named) {
   std::vector<std::string> arguments(argv + 1, argv + argc);
   // Three times at most: then with the flags of --config, then with those that a resumed run was started with.
   for (bool with_file = false, with_run = false;;) {
-    CLI::App app{"Trains convolutional networks on images too large for one device, exactly.", "tessera"};
+    CLI::App app{help_text, "tessera"};
     app.require_subcommand(0, 1);
     bool version = false;
-    app.add_flag("--version", version, "print the version and what it was built with");
+    app.add_flag("--version", version, "print the version and the libraries it was built with");
     Commands commands;
     add_commands(commands, app, models);
     CLI::App* command = nullptr;

@@ -32,7 +32,8 @@ std::atomic<int> asked_to_stop = 0;
 // Of the process that talks to the user; a signal's handler can ask for no more than that.
 std::atomic<bool> speaks_of_signals = true;
 
-// While training: the first SIGINT or SIGTERM is taken note of, the second ends the process as if this were not here.
+// While training: the first SIGINT, SIGTERM or SIGUSR1 is taken note of, the second ends the process as if this were
+// not here. SIGUSR1 is what mpirun passes on and does nothing else about.
 class StopSignals {
  public:
   StopSignals() {
@@ -55,15 +56,14 @@ class StopSignals {
   }
 
  private:
-  static constexpr std::array signals{SIGINT, SIGTERM};
+  static constexpr std::array signals{SIGINT, SIGTERM, SIGUSR1};
   static void take(int signal) {
     asked_to_stop = signal;
     std::signal(signal, SIG_DFL);
-    // At once: the step may take long, and Open MPI's mpirun kills its processes a second after it was asked to end.
+    // At once: the step may take long, and Open MPI's mpirun kills its processes a second after it passes on a SIGTERM.
     static constexpr std::string_view words =
-        "tessera: asked to stop; this step is finished first, then the run is saved if it has a --checkpoint-dir. Once "
-        "more ends it at once. (mpirun, if it was asked itself, waits one second; give it "
-        "--mca odls_base_sigkill_timeout 600)\n";
+        "tessera: asked to stop: finishing this step, then saving if there is a --checkpoint-dir. Ask again to end at "
+        "once. (mpirun, asked by SIGTERM or Ctrl-C, kills its processes a second later; send it SIGUSR1 instead)\n";
     if (speaks_of_signals) [[maybe_unused]]
       const auto written = ::write(STDERR_FILENO, words.data(), words.size());
   }

@@ -1,14 +1,18 @@
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 #include "commands.h"
+#include "data_sets.h"
 #include "description.h"
 #include "evaluation.h"
+#include "flags.h"
 #include "run.h"
 #include "run_log.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/io/file.h"
 #include "tessera/io/trace.h"
 
 namespace tessera {
@@ -24,8 +28,51 @@ void describe(const Options& options, const Job& job, const Start& start) {
   if (options.verbose) fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
   if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
   fmt::print("{}", start.message);
+  if (options.evaluation.each_epoch && !job.validation)
+    fmt::print("no validation set, so nothing is evaluated; --val-share 0.1 holds out a tenth of the images\n");
+  const std::int64_t images = job.images->size(), steps = images / job.plan.global_batch();
+  constexpr std::int64_t few_steps = 5;
+  if (app_name(options.app) == "medical" && steps < few_steps && !options.has("batch-size") && !options.has("steps"))
+    fmt::print("{} in batches of {} are {} per epoch; a smaller --batch-size gives more\n", counted(images, "image"),
+               job.plan.global_batch(), counted(steps, "step"));
   std::fflush(stdout);
 }
+
+// What a person does next.
+void say_what_is_kept(const Options& options) {
+  const std::string& folder = options.checkpoints.dir;
+  if (folder.empty()) {
+    if (options.log_dir.empty() && !options.datapath.empty() && options.run_dir != "none")
+      fmt::print("nothing of this run is kept; --run DIR keeps weights and log\n");
+    return;
+  }
+  fmt::print("kept in {}. Next: tessera eval {} --datapath OTHER, tessera predict {} --datapath NEW", folder, folder,
+             folder);
+  if (!options.run_dir.empty()) fmt::print(", tessera report {}", folder);
+  fmt::print("\n");
+}
+
+// runs/1, runs/2, ...: whoever trains on a data set wants the result. If the run cannot start after all, it goes.
+class NewRunFolder {
+ public:
+  NewRunFolder(Options& options, const Launch& launch) : launch_(launch) {
+    if (!wants_new_run_folder(options)) return;
+    folder_ = launch.told(make_run_folder);
+    options.run_dir = folder_;
+    if (!options.checkpoints.keep) options.checkpoints.keep = 2;
+    apply_run_folder(options);
+  }
+  ~NewRunFolder() {
+    // Only if they are still empty.
+    if (!folder_.empty() && launch_.speaks() && ::rmdir(folder_.c_str()) == 0) ::rmdir(parent_of(folder_).c_str());
+  }
+  NewRunFolder(const NewRunFolder&) = delete;
+  NewRunFolder& operator=(const NewRunFolder&) = delete;
+
+ private:
+  const Launch& launch_;
+  std::string folder_;
+};
 
 // What the checkpoint says of itself, where the run goes on from one. What is wrong with it, or changes the numbers,
 // find_start() will say.
@@ -44,6 +91,7 @@ void take_description_of_run(Options& options) {
 
 void run_train(Options& options, const ModelRegistry& models, const Launch& launch) {
   take_description_of_run(options);
+  const NewRunFolder folder(options, launch);
   const Job job = make_job(options, models, launch);
   launch.told([&] {
     check_writable("--json", options.json);
@@ -66,21 +114,26 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
   if (!launch.speaks()) return;
   const Spread speed = images_per_second(report.steps, job.plan.global_batch());
   if (!options.quiet) {
+    const auto number = [](double images) {
+      const std::string text = human_speed(images);
+      return text.substr(0, text.find(' '));
+    };
     fmt::print("{}, loss {:.4f} -> {:.4f}, {} (median; {} to {}), peak memory {}{}\n",
                counted(static_cast<std::int64_t>(report.steps.size()), "step"), report.steps.front().loss,
-               report.steps.back().loss, human_speed(speed.median), human_speed(speed.low), human_speed(speed.high),
+               report.steps.back().loss, human_speed(speed.median), number(speed.low), number(speed.high),
                human_bytes(*std::max_element(report.peak_bytes.begin(), report.peak_bytes.end())),
                report.peak_bytes.size() > 1 ? " per rank" : "");
     if (!report.evaluations.empty())
       fmt::print("{}", evaluation_table(report.evaluations.back().result, job.class_names));
     if (options.verbose) fmt::print("{}", breakdown_table(report, job.plan));
+    if (!report.stopped) say_what_is_kept(options);
   }
   if (!options.json.empty()) write_report(options.json, report, job.plan, job.graph);
   if (!options.trace.empty()) write_trace(options.trace, report, job.plan, job.graph);
   if (report.stopped)
     throw Error(concat("stopped by a signal after step ", *report.stopped, " of ", job.steps, "; ",
-                       options.checkpoints.dir.empty() ? "with --checkpoint-dir a run can go on later"
-                                                       : "the same line with --resume auto goes on from there"));
+                       options.checkpoints.dir.empty() ? "use --run DIR to be able to resume a run"
+                                                       : "give the same line with --resume auto to resume it"));
 }
 
 }  // namespace tessera

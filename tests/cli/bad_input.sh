@@ -16,8 +16,7 @@ expect 2 "no command trian" "did you mean train?" -- "$tessera" trian --model re
 expect 2 "no flag --rank; see" -- "$tessera" train --rank 3
 expect 2 "--lr is given 2 times" -- "$tessera" train --lr 0.1 --lr 0.2
 expect 2 "no command foo" "tessera bench --help" -- "$tessera" bench foo
-expect 2 "--output is required" -- "$tessera" predict --model resnet18
-expect 2 "which weights" "tessera eval" -- "$tessera" predict --model resnet18 -o p.csv
+expect 2 "which weights" "tessera eval" -- "$tessera" predict --model resnet18
 expect 2 "--json /dev/null" "not a file" -- "${train[@]}" --json /dev/null
 expect 1 "output could not be written" -- bash -c "'$tessera' plan >/dev/full"
 expect 2 "no model 'resnet19'" "resnet18" -- "$tessera" train --model resnet19
@@ -102,6 +101,9 @@ mirror=("$tessera" plan --model resnet18 --image-size 128 --batch-size 16 --spli
 expect 2 "rank 0 needs" "stage 0 and stage 1 of the direction up" "--memory-limit" "--schedule" -- "${mirror[@]}" --schedule gems-mast
 expect 0 "activations" -- "${mirror[@]}"
 expect 2 "--memory-limit" -- "${train[@]}" --memory-limit plenty
+# Zero-bubble keeps more than 1f1b does, and what helps is named.
+expect 2 "rank 2 needs 11" "--recompute block" -- "$tessera" plan --model resnet_v2 --depth 29 --image-size 128 --batch-size 8 \
+  --parts 8 --split-size 3 --schedule zero-bubble --balance 2,3,6 --memory-limit 95MiB
 
 # CIFAR files that are missing, cut short or not CIFAR.
 mkdir "$work/cifar"
@@ -129,7 +131,7 @@ rm "$work/data/train/b/9.ppm"
 expect 2 "does not exist" "--datapath $work/none" -- "$tessera" train --datapath "$work/none"
 touch "$work/x.npz" && expect 2 "x.npz is a file of arrays" -- "$tessera" train --datapath "$work/x.npz"
 expect 2 "CIFAR-10" -- "$tessera" train --datapath "$work/cifar" --image-size 64
-expect 2 "of one class" -- "$tessera" train --datapath "$work/data/train/a" --image-size 16 --model resnet_v1 --depth 8
+expect 2 "all of one class" "--model unet" -- "$tessera" train --datapath "$work/data/train/a" --image-size 16 --model resnet_v1 --depth 8
 mkdir -p "$work/many"
 for i in 0 1 2 3 4 5 6 7 8 9; do mkdir "$work/many/$i" && cp "$work/data/train/a/1.ppm" "$work/many/$i"; done
 expect 2 "has 10 classes (0, 1, 2, 3, ...), and --num-classes is 3" "use --num-classes 10" -- \
@@ -153,6 +155,14 @@ expect 2 "$work/none' does not exist" "--val-datapath" -- "${files[@]}" --datapa
 expect 2 "--eval-every 0" -- "${files[@]}" --datapath "$work/data" --eval-every 0
 expect 2 "--class-names" "--num-classes 2" -- "${files[@]}" --datapath "$work/data" --class-names a,b,c
 expect 2 "--on-bad-image" -- "${train[@]}" --on-bad-image skip
+# A file that may not be read. The superuser may read all of them, so somebody else looks.
+as=()
+[ "$(id -u)" != 0 ] || as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+chmod 755 "$work" && chmod 000 "$work/data/train/a/2.ppm"
+if "${as[@]}" "$tessera" --version >/dev/null 2>&1; then
+  expect 1 "a/2.ppm' cannot be read: Permission denied" -- "${as[@]}" "${files[@]}" --datapath "$work/data"
+fi
+chmod 644 "$work/data/train/a/2.ppm"
 head -c 500 "$work/data/train/b/3.ppm" >"$work/cut" && mv "$work/cut" "$work/data/train/b/3.ppm"
 echo "no image" >"$work/data/val/a/4.ppm"
 expect 1 "train/b/3.ppm'" "--on-bad-image skip" -- "${files[@]}" --datapath "$work/data"
@@ -161,7 +171,7 @@ expect 0 "left out: image '$work/data/train/b/3.ppm'" "left out 1 of 8" "val/a/4
 expect 2 "which weights" -- "$tessera" eval
 expect 2 "--weights" "nowhere" -- "$tessera" eval --weights "$work/nowhere"
 expect 2 "--weights" "list.csv" -- "$tessera" eval --weights "$work/list.csv"
-expect 2 "--output" -- "$tessera" predict --weights "$work/nowhere"
+expect 2 "--weights" "nowhere" -- "$tessera" predict --weights "$work/nowhere"
 
 # A loss that is not a number: the step, and an exit code of its own.
 expect 3 "at step" "--lr" -- "$tessera" train --steps 20 --batch-size 4 --model resnet_v1 --depth 8 --image-size 16 \
@@ -170,6 +180,9 @@ expect 3 "at step" "--lr" -- "$tessera" train --steps 20 --batch-size 4 --model 
 # No flags at all: help, and no success.
 expect 2 "train" "verify" -- "$tessera"
 expect 0 "Parallelism" "--num-spatial-parts" -- "$tessera" train --help
+for command in train plan verify eval predict bench export show report; do
+  expect 0 "Example: tessera $command" -- "$tessera" $command --help
+done
 expect 0 "libtorch" "MPI" "NCCL" -- "$tessera" --version
 
 if [ -n "$mpirun" ]; then

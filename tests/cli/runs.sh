@@ -98,5 +98,15 @@ P
 # An estimate of memory is printed, and a limit holds.
 says "activations " "$tessera" plan "${small[@]}" --split-size 2 --schedule gems-mast
 says "activations " "$tessera" plan "${small[@]}" --memory-limit 1GiB
+# A run on GPUs can be planned on a machine that has none, and the document has what the text says.
+[ -z "$("$tessera" plan "${small[@]}" --parts 2 --split-size 2 --device cuda --dtype bfloat16 --quiet --json "$work/plan.json")" ] ||
+  fail "plan --quiet prints"
+python3 - "$work/plan.json" <<'P'
+import json, sys
+plan = json.load(open(sys.argv[1]))
+assert [m["bytes"] > m["activation_bytes"] > 0 for m in plan["memory"]] == [True, True], plan
+assert plan["of_a_micro"][1]["exchanged_bytes"] > 0 and plan["of_a_micro"][0]["forward_flops"] > 0, plan
+assert 0 < plan["bubble"] < 1, plan
+P
 
 echo "all runs are well"

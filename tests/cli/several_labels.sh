@@ -55,10 +55,10 @@ assert abs(right / 72 - later["accuracy"]) < 1e-9, (right, later["accuracy"])
 P
 # What is not known is not taken for "none".
 mkdir plain && cp val3.npy val5.npy plain
-expect 0 "(2 images" "0 of them labelled" -- "$tessera" predict run --datapath plain -o q.csv
-expect 0 "(1 image," "0 of them labelled" -- "$tessera" predict run --datapath val3.npy -o q.csv
+expect 0 "2 images" "none of them labelled" -- "$tessera" predict run --datapath plain -o q.csv
+expect 0 "1 image," "none of them labelled" -- "$tessera" predict run --datapath val3.npy -o q.csv
 printf 'val3.npy\nval5.npy\n' > paths.csv
-expect 0 "(2 images" "0 of them labelled" -- "$tessera" predict run --datapath paths.csv -o q.csv
+expect 0 "2 images" "none of them labelled" -- "$tessera" predict run --datapath paths.csv -o q.csv
 expect 2 "line 1: no label" -- "${train[@]}" --datapath paths.csv --loss binary
 # On plans, beside one device; weights of a yes, smoothing.
 expect 0 "equal" -- "$tessera" verify --model resnet_v1 --depth 8 --image-size 19x17 --num-classes 4 --batch-size 4 --loss binary

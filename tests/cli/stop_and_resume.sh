@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Asks runs to end, with SIGINT and SIGTERM, as threads and as processes: they finish their step, save, and say how to
-# go on; the run that goes on ends with the weights of one that nobody asked.
+# Asks runs to end, with SIGINT, SIGTERM and SIGUSR1 (which mpirun passes on), as threads and as processes: they finish
+# their step, save, and say how to go on; the run that goes on ends with the weights of one that nobody asked.
 # Usage: stop_and_resume.sh TESSERA MPIEXEC
 set -euo pipefail
 set -m # or bash has what runs in the background ignore SIGINT
@@ -18,6 +18,7 @@ flags=(train --model resnet_v1 --depth 8 --image-size 8 --num-classes 3 --synthe
 ask() {
   local signal=$1 whom=$2 pid code=0
   shift 2
+  : >log # not that of the run before
   "$@" >log 2>&1 &
   pid=$!
   for ((i = 0; i < 12000; ++i)); do
@@ -36,7 +37,7 @@ ask() {
   ((code == 1)) || fail "$signal: exit code $code, not 1"
   step=$(grep -a -o 'stopped by a signal after step [0-9]* of' log | grep -o '[0-9]*') || fail "$signal: no message"
   # Only the first rank says so, and a child may be another one.
-  [ "$whom" = child ] || grep -aq 'asked to stop; this step is finished first' log ||
+  [ "$whom" = child ] || grep -aq 'asked to stop: finishing this step' log ||
     fail "$signal: no word before the end of the step"
   [ "$(ls -A run)" = "$(printf 'step-%06d' "$step")" ] || fail "$signal at step $step leaves: $(ls -A run)"
   ((step < steps)) || fail "all steps were done"
@@ -44,6 +45,8 @@ ask() {
 }
 ask INT self "$tessera" "${flags[@]}"
 first=$step
+rm -rf run
+ask USR1 self "$mpiexec" -np 2 "$tessera" "${flags[@]}"
 rm -rf run
 ask TERM child "$mpiexec" -np 2 "$tessera" "${flags[@]}"
 "$tessera" "${flags[@]}" >log 2>&1 || fail "the run that goes on"

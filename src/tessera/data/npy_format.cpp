@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-[[noreturn]] void damaged(const std::string& what) { throw Error(concat("is no file of numpy.save(): ", what)); }
+[[noreturn]] void damaged(const std::string& what) { throw Error(concat("is not a file of numpy.save(): ", what)); }
 
 // The head is the text of a Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
 class Text {
@@ -22,7 +22,7 @@ class Text {
     return true;
   }
   void want(char c) {
-    if (!takes(c)) damaged(concat("its head lacks '", c, "'"));
+    if (!takes(c)) damaged(concat("its header lacks '", c, "'"));
   }
   bool takes(std::string_view word) {
     spaces();
@@ -34,7 +34,7 @@ class Text {
     const char quote = takes('"') ? '"' : '\'';
     if (quote == '\'') want('\'');
     const auto end = rest_.find(quote);
-    if (end == std::string_view::npos) damaged("its head ends within a word");
+    if (end == std::string_view::npos) damaged("its header ends within a word");
     const std::string word(rest_.substr(0, end));
     rest_.remove_prefix(end + 1);
     return word;
@@ -43,7 +43,7 @@ class Text {
     spaces();
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-    if (error != std::errc() || value < 0) damaged("a size in its head is no number");
+    if (error != std::errc() || value < 0) damaged("a size in its header is not a number");
     rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
     return value;
   }
@@ -69,13 +69,13 @@ std::int64_t NpyHeader::elements() const {
 
 NpyHeader parse_npy(const std::string& bytes) {
   constexpr std::string_view magic = "\x93NUMPY";
-  if (bytes.substr(0, magic.size()) != magic || bytes.size() < 12) damaged("it does not begin like one");
+  if (bytes.substr(0, magic.size()) != magic || bytes.size() < 12) damaged("it does not begin with the magic bytes");
   const int version = static_cast<unsigned char>(bytes[6]);
   if (version < 1 || version > 3) damaged(concat("it is of version ", version));
   const std::size_t digits = version == 1 ? 2 : 4, begin = 8 + digits;
   std::size_t length = 0;
   for (std::size_t i = 0; i < digits; ++i) length |= std::size_t{static_cast<unsigned char>(bytes[8 + i])} << (8 * i);
-  if (length > bytes.size() - begin) damaged("its head is cut short, or too long");
+  if (length > bytes.size() - begin) damaged("its header is cut short, or too long");
   Text text(std::string_view(bytes).substr(begin, length));
   NpyHeader header{.data = static_cast<std::int64_t>(begin + length)};
   bool typed = false, ordered = false, shaped = false;
@@ -98,11 +98,11 @@ NpyHeader parse_npy(const std::string& bytes) {
       }
       shaped = true;
     } else {
-      damaged(concat("its head has '", key, "'"));
+      damaged(concat("its header has '", key, "'"));
     }
     text.takes(',');
   }
-  if (!typed || !ordered || !shaped) damaged("its head is not whole");
+  if (!typed || !ordered || !shaped) damaged("its header is incomplete");
   static_cast<void>(header.elements());
   return header;
 }

@@ -186,7 +186,7 @@ ImagePtr as_label(const std::string& path, ImagePtr image) {
   const VipsBandFormat format = vips_image_get_format(image.get());
   if (bands != 1) bad_image(path, concat("has ", bands, " channels; a mask has one, or (in a PNG file) a palette"));
   if (format != VIPS_FORMAT_UCHAR && format != VIPS_FORMAT_USHORT)
-    bad_image(path, "is a mask of neither 8 nor 16 bits a pixel");
+    bad_image(path, "is a mask of neither 8 nor 16 bits per pixel");
   return apply(path, std::move(image),
                [](VipsImage* in, VipsImage** out) { return vips_cast_ushort(in, out, nullptr); });
 }

@@ -314,9 +314,11 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
 }
 
 std::string VipsImages::describe() const {
-  return concat(list_.source, ": ", counted(size(), "image"), " as 3x", options_.height, "x", options_.width, ", ",
-                options_.mask_classes > 0 ? concat("masks of ", counted(options_.mask_classes, "class"))
-                                          : counted(classes(), "class"),
+  // Images without labels, and those whose pixels are labelled, are all of one class: that says nothing.
+  return concat(list_.source, ": ", counted(size(), "image"), " as 3x", options_.height, "x", options_.width,
+                options_.mask_classes > 0 ? concat(", masks of ", counted(options_.mask_classes, "class"))
+                : classes() > 1           ? concat(", ", counted(classes(), "class"))
+                                          : std::string(),
                 has_vips() ? concat(", by libvips ", vips_version()) : "");
 }
 

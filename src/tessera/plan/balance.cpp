@@ -141,7 +141,7 @@ std::vector<int> parse_balance(const std::string& text, int stages, int cells) {
     int count = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), count);
     require(error == std::errc() && end == item.data() + item.size(), "--balance ", text, ": '", item,
-            "' is not a number of cells; write one number a stage, like --balance 5,7,6");
+            "' is not a number of cells; write one number per stage, like --balance 5,7,6");
     require(count >= 1, "--balance ", text, ": a stage of ", count, " cells has nothing to do; use at least 1");
     balance.push_back(count);
   }

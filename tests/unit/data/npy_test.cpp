@@ -103,7 +103,8 @@ TEST_F(Npy, MasksHaveOneChannel) {
 }
 
 TEST_F(Npy, WhatIsNoImageIsNamed) {
-  EXPECT_THAT(refusal("abc"), HasSubstr("x.npy' is no file of numpy.save(): it does not begin like one"));
+  EXPECT_THAT(refusal("abc"),
+              HasSubstr("x.npy' is not a file of numpy.save(): it does not begin with the magic bytes"));
   EXPECT_THAT(refusal(npy("<f4", "(2, 2)", std::string(16, 'x'))), HasSubstr("type '<f4'; save it as uint8 or uint16"));
   EXPECT_THAT(refusal(npy(">u2", "(2, 2)", std::string(8, 'x'))), HasSubstr("type '>u2'"));
   EXPECT_THAT(refusal(npy("|u1", "(2, 2)", "abcd", "True")), HasSubstr("numpy.ascontiguousarray()"));
@@ -113,7 +114,7 @@ TEST_F(Npy, WhatIsNoImageIsNamed) {
   EXPECT_THAT(refusal(npy("|u1", "(0, 5)", "")), HasSubstr("is empty"));
   EXPECT_THAT(refusal(npy("|u1", "(2, 2, 3)", counting(11))), HasSubstr("is cut short"));
   EXPECT_THAT(refusal(npy("|u1", "(99999999999, 99999999999)", "")), HasSubstr("cannot be"));
-  EXPECT_THAT(refusal(npy("|u1", "(2, -2)", "abcd")), HasSubstr("is no number"));
+  EXPECT_THAT(refusal(npy("|u1", "(2, -2)", "abcd")), HasSubstr("is not a number"));
   EXPECT_THAT(refusal(npy("|u1", "(2, 2)", "abcd").substr(0, 40)), HasSubstr("cut short"));
 }
 
