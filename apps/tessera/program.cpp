@@ -116,7 +116,7 @@ std::string unknown_argument(const CLI::App& command, const std::vector<std::str
 constexpr const char* help_text =
     "Trains convolutional networks on images too large for one device, exactly.\n\n"
     "With one folder of images per class in DIR:\n"
-    "  tessera train --datapath DIR --num-epochs 10     trains, evaluates and saves to runs/1\n"
+    "  tessera train --datapath DIR --num-epochs 10     trains, saves and logs to runs/1\n"
     "  tessera eval runs/1 --datapath OTHER             evaluates on other images\n"
     "  tessera predict runs/1 --datapath NEW            writes predictions.csv\n"
     "  tessera report runs/1                            writes report.html\n"
