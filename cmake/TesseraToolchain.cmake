@@ -7,8 +7,10 @@ add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wno-psabi;-Wall;-Wextra;-Wpeda
 if(CMAKE_UNITY_BUILD)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wno-shadow;-Wno-subobject-linkage>")
 endif()
+# What is found ends the program: undefined behaviour would only be printed otherwise, and no test would fail.
 if(TESSERA_SANITIZE)
-  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TESSERA_SANITIZE};-fno-omit-frame-pointer>")
+  add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TESSERA_SANITIZE};\
+-fno-sanitize-recover=all;-fno-omit-frame-pointer>")
   add_link_options(-fsanitize=${TESSERA_SANITIZE})
 endif()
 

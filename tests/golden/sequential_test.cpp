@@ -126,6 +126,24 @@ void expect_equal_to_autograd(const Graph& graph, const Row& row) {
   EXPECT_TRUE(result.equal()) << golden::words_for(result);
 }
 
+// What a norm without a shift has left has no mean, nor has what a 1x1 convolution makes of it: the second norm's
+// running mean is rounding and nothing else, and the deviation beside it says so, without another training.
+TEST(Verify, AMeanThatIsZeroIsOnTheScaleOfItsDeviation) {
+  Graph graph;
+  graph.cell("all");
+  Value x = graph.conv(graph.input({3, 12, 11}), {.out = 4, .kernel = 3, .pad = 1}, "conv1");
+  x = graph.conv(graph.batch_norm(x, "norm1"), {.out = 6}, "conv2");
+  x = graph.relu(graph.batch_norm(x, "norm2"));
+  graph.cross_entropy(graph.linear(graph.flatten(graph.global_avg_pool(x)), {.out = 5}, "fc"));
+  const Verification result = verify(graph, make_plan(graph, {.batch_size = 4}),
+                                     {.steps = 1, .optimizer = {.lr = 0.01}, .seed = 3, .dtype = at::kDouble},
+                                     images_for(graph, 5), nullptr, {.trials = 0});
+  const auto mean = std::find_if(result.worst.begin(), result.worst.end(),
+                                 [](const Difference& d) { return d.what == "statistic norm2.running_mean"; });
+  ASSERT_NE(mean, result.worst.end());
+  EXPECT_LE(mean->relative, 1e-14);
+}
+
 class Table : public testing::TestWithParam<Row> {};
 
 TEST_P(Table, EqualsAutograd) { expect_equal_to_autograd(builtin_models().build(GetParam().model), GetParam()); }

@@ -191,7 +191,7 @@ template <class Real>
 void SyntheticImages::read_as(std::int64_t index, Interval rows, Interval columns, const at::Tensor& out) const {
   const std::int64_t channels = options_.channels;
   const auto number = static_cast<std::uint64_t>(index);
-  const auto kind = static_cast<int>(label(index));
+  const auto kind = static_cast<int>(SyntheticImages::label(index));  // whatever a derived class says of it
   const double direction = std::numbers::pi * weyl(kind, std::numbers::phi);
   const double cycles = lowest_cycles + (highest_cycles - lowest_cycles) * weyl(kind, std::numbers::sqrt2);
   const double phase = RandomStream(options_.seed, "synthetic phase").uniform(number);

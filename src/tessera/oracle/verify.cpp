@@ -66,15 +66,8 @@ struct Seen {
 };
 
 struct Step {
-  std::vector<Seen> seen;  ///< by item
-  // Below these a number is nothing but rounding: the last bit of the largest gradient, and the step that it makes.
-  double gradient_floor = 0, value_floor = 0;
-
-  double floor_of(const Item& item) const {
-    return item.kind == Item::Kind::gradient                       ? gradient_floor
-           : item.kind == Item::Kind::value && item.spec.trainable ? value_floor
-                                                                   : 0;
-  }
+  std::vector<Seen> seen;      ///< by item
+  std::vector<double> floors;  ///< by item: what a difference is measured against where the number itself is smaller
 };
 
 class Comparison {
@@ -84,16 +77,17 @@ class Comparison {
 
   /// Every rank compares what it holds with what rank 0 has of the reference; the largest difference counts.
   void compare(const Trainer& trainer, const StepReport& report, const ReferenceRun* reference, double expected) {
-    Step& step = steps_.emplace_back(Step{std::vector<Seen>(items_.size())});
-    at::Tensor largest = one_number(reference ? largest_gradient(*reference) : 0);
-    if (world_) world_->broadcast(largest, Rank{0}).wait();
-    step.gradient_floor = last_bit(dtype_) * largest.item<double>();
-    step.value_floor = step.gradient_floor * report.learning_rate;
+    Step& step = steps_.emplace_back(Step{std::vector<Seen>(items_.size()), std::vector<double>(items_.size())});
+    if (reference) step.floors = floors(*reference, report.learning_rate);
+    at::Tensor least = torch::tensor(step.floors, at::kDouble);
+    if (world_) world_->broadcast(least, Rank{0}).wait();
     std::vector<double> errors;
-    for (const Item& item : items_) {
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      const Item& item = items_[i];
+      step.floors[i] = least[static_cast<std::int64_t>(i)].item<double>();
       const at::Tensor theirs = shared(reference ? item.of(*reference, expected) : at::Tensor(), item);
       const at::Tensor ours = item.of(trainer, report.loss);
-      errors.push_back(ours.defined() ? relative(ours, theirs, step.floor_of(item)) : 0);
+      errors.push_back(ours.defined() ? relative(ours, theirs, step.floors[i]) : 0);
     }
     at::Tensor all = torch::tensor(errors, at::kDouble);
     if (world_) world_->all_reduce(all, Reduce::max).wait();
@@ -118,8 +112,7 @@ class Comparison {
       const double loss = trial ? trial->step() : 0;
       for (std::size_t i = 0; i < items_.size(); ++i) {
         if (!beyond(step.seen[i])) continue;
-        moved.push_back(trial ? relative(items_[i].of(*trial, loss), step.seen[i].reference, step.floor_of(items_[i]))
-                              : 0);
+        moved.push_back(trial ? relative(items_[i].of(*trial, loss), step.seen[i].reference, step.floors[i]) : 0);
       }
       // Step by step, so that nobody waits for longer than a step takes.
       at::Tensor all = torch::tensor(moved, at::kDouble);
@@ -193,6 +186,29 @@ class Comparison {
     const at::Tensor dense = tensor.cpu().contiguous();
     const std::string_view bytes(static_cast<const char*>(dense.data_ptr()), dense.nbytes());
     return static_cast<std::int64_t>(std::hash<std::string_view>{}(bytes) >> 2);
+  }
+
+  // Below the last bit of the largest gradient, and the step that it makes, a number is nothing but rounding. A running
+  // mean is on the scale of the deviations around it, which divide whatever it is taken from.
+  std::vector<double> floors(const ReferenceRun& reference, double learning_rate) const {
+    const double gradient = last_bit(dtype_) * largest_gradient(reference);
+    std::vector<double> floors;
+    for (const Item& item : items_)
+      floors.push_back(item.kind == Item::Kind::loss       ? 0
+                       : item.kind == Item::Kind::gradient ? gradient
+                       : item.spec.trainable               ? gradient * learning_rate
+                                                           : deviation(reference, item.name));
+    return floors;
+  }
+
+  // 0 of what is no running mean.
+  double deviation(const ReferenceRun& reference, const std::string& name) const {
+    constexpr std::string_view mean = "running_mean";
+    if (!std::string_view(name).ends_with(mean)) return 0;
+    const std::string variance = name.substr(0, name.size() - mean.size()) + "running_var";
+    const bool known =
+        std::any_of(items_.begin(), items_.end(), [&](const Item& item) { return item.name == variance; });
+    return known ? reference.value(variance).to(at::kDouble).sqrt().norm().item<double>() : 0;
   }
 
   double largest_gradient(const ReferenceRun& reference) const {

@@ -28,7 +28,8 @@ struct VerifyOptions {
 struct Difference {
   std::string what;
   std::int64_t step = 0;
-  double relative = 0;  ///< ‖a - b‖ / ‖b‖, the largest over the ranks that hold it; infinite if either is not finite
+  double relative = 0;  ///< ‖a - b‖ / ‖b‖, the largest over the ranks that hold it; infinite if either is not finite;
+                        ///< of a running mean over the deviation, if that is larger than ‖b‖
   double rounding = 0;  ///< the same of the reference and itself with the last bits changed; 0: was not looked at
   double allowed = 0;   ///< what `relative` may be
 

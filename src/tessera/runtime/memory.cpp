@@ -1,6 +1,7 @@
 #include "tessera/runtime/memory.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <sanitizer/asan_interface.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -39,6 +40,7 @@ struct BySize {
   }
 };
 
+// The sanitizer of addresses, where there is one, knows what is handed out: beyond it and after it are errors.
 class SegmentPool {
  public:
   Block* take(std::size_t bytes) {
@@ -51,11 +53,13 @@ class SegmentPool {
     if (found != free_.end()) free_.erase(found);
     block->free = false;
     if (block->size > size) split(block, size);
+    ASAN_UNPOISON_MEMORY_REGION(block->data, bytes);
     return block;
   }
 
   void give(Block* block) {
     const std::lock_guard lock(mutex_);
+    ASAN_POISON_MEMORY_REGION(block->data, block->size);
     block->free = true;
     if (block->next && block->next->free) {
       free_.erase(block->next);
@@ -78,6 +82,7 @@ class SegmentPool {
           concat("out of memory: the system does not give another ", human_bytes(static_cast<std::int64_t>(bytes)),
                  "; use --recompute block, more tiles (--num-spatial-parts), stages (--split-size) or --parts, ",
                  "or a smaller --image-size; tessera plan estimates what a rank needs"));
+    ASAN_POISON_MEMORY_REGION(data, bytes);
     madvise(data, bytes, MADV_HUGEPAGE);  // fewer faults and fewer misses of the address cache, where it is allowed
     return new Block{static_cast<char*>(data), bytes};
   }

@@ -86,5 +86,18 @@ TEST(MemoryReuse, AFreedBlockIsTakenAgain) {
   EXPECT_EQ(at::empty({3'000'000}).data_ptr(), at);
 }
 
+#ifdef __SANITIZE_ADDRESS__
+TEST(MemoryReuse, TheSanitizerKnowsWhatIsHandedOut) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  install_cpu_allocator(BlockReuse::on);
+  auto a = at::empty({100'000}, at::kByte);
+  volatile unsigned char* bytes = a.data_ptr<unsigned char>();
+  bytes[99'999] = 1;
+  EXPECT_DEATH(bytes[100'008] = 1, "use-after-poison");
+  a.reset();
+  EXPECT_DEATH(bytes[0] = 1, "use-after-poison");
+}
+#endif
+
 }  // namespace
 }  // namespace tessera
