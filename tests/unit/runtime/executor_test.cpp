@@ -150,7 +150,7 @@ TEST(Executor, ForwardKeepsWhatTheProgramSays) {
     Member member(whole(), nullptr, recompute);
     member.forward(0);
     const Program& program = member.executor.program();
-    const MicroState& state = member.states[0];
+    const MemberState& state = member.states[0].members[0];
     for (std::size_t v = 0; v + 1 < state.values.size(); ++v)
       EXPECT_EQ(state.values[v].defined(), program.keep[v] == Keep::stored) << "value " << v;
   }
