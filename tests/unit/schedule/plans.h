@@ -20,7 +20,7 @@ inline Plan plan_of(ScheduleKind kind, const std::vector<int>& members, int part
   plan.times = times;
   int rank = 0;
   for (const int count : members) {
-    Stage stage;
+    Stage stage{.grid = {1, count}};
     for (int m = 0; m < count; ++m) stage.ranks.push_back(rank++);
     plan.stages.push_back(stage);
   }
