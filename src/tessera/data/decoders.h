@@ -9,8 +9,8 @@ namespace tessera {
 namespace npy {
 /// What ImageHeader::loader says of an array.
 constexpr const char* loader = "npy";
-ImageHeader read_header(const std::string& path);
-std::unique_ptr<ImageDecoder> open(const std::string& path, PixelKind kind);
+ImageHeader read_header(const std::string& path, std::int64_t item, bool mask);
+std::unique_ptr<ImageDecoder> open(const std::string& path, std::int64_t item, PixelKind kind);
 }  // namespace npy
 
 namespace vips {

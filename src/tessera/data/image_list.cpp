@@ -218,6 +218,7 @@ class Listing {
   // ---- labels
 
   std::vector<std::string> labels_of(const Entry& entry) const {
+    if (options_.only_files) return {};
     if (options_.several) return parts_of(entry.label);
     return entry.label.empty() ? std::vector<std::string>() : std::vector{entry.label};
   }
