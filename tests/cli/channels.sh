@@ -12,14 +12,16 @@ python3 - "$work" <<'P'
 import os, struct, sys
 work = sys.argv[1]
 def numbers(image, channels, scale, number):
-    return [number(scale * (((y * 7 + x * 13 + c * 5 + image * 31) % 97) / 200 + (0.4 if image % 2 and c == channels - 1 else 0)))
+    light = lambda c: 0.4 if image % 2 and c == channels - 1 else 0
+    return [number(scale * (((y * 7 + x * 13 + c * 5 + image * 31) % 97) / 200 + light(c)))
             for y in range(24) for x in range(20) for c in range(channels)]
 def npy(path, kind, shape, data):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     head = ("{'descr': '%s', 'fortran_order': False, 'shape': %s, }" % (kind, shape)).encode()
     head += b" " * (63 - (10 + len(head)) % 64) + b"\n"
     code = {"|u1": "B", "<u2": "H", "<f4": "f", "<i8": "q"}[kind]
-    with open(path, "wb") as f: f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack("<%d%s" % (len(data), code), *data))
+    numbers = struct.pack("<%d%s" % (len(data), code), *data)
+    with open(path, "wb") as f: f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + numbers)
 def tiff(path, channels, bits, data):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     pixels = struct.pack("<%d%s" % (len(data), {8: "B", 16: "H", 32: "f"}[bits]), *data)
@@ -35,7 +37,8 @@ def tiff(path, channels, bits, data):
     tag(273, 4, [8]); tag(277, 3, [channels]); tag(278, 4, [24]); tag(279, 4, [len(pixels)]); tag(284, 3, [1])
     tag(338, 3, [0] * max(1, channels - 1)); tag(339, 3, [3 if bits == 32 else 1] * channels)
     with open(path, "wb") as f:
-        f.write(b"II*\0" + struct.pack("<I", at) + pixels + struct.pack("<H", len(tags)) + b"".join(tags) + b"\0" * 4 + extra)
+        f.write(b"II*\0" + struct.pack("<I", at) + pixels + struct.pack("<H", len(tags)) + b"".join(tags))
+        f.write(b"\0" * 4 + extra)
 kinds = {"u1": ("|u1", 8, 255, int), "u2": ("<u2", 16, 65535, int), "f4": ("<f4", 32, 3, float)}
 for channels in (1, 4, 13):
     for name, (kind, bits, scale, number) in kinds.items():
@@ -43,6 +46,17 @@ for channels in (1, 4, 13):
             data = numbers(i, channels, scale, number)
             npy(f"{work}/{channels}{name}/{'ab'[i % 2]}/{i}.npy", kind, (24, 20, channels), data)
             tiff(f"{work}/{channels}{name}tif/{'ab'[i % 2]}/{i}.tif", channels, bits, data)
+# Eight images in one array, with labels or masks in another; and four of a class.
+many = [v for i in range(8) for v in numbers(i, 4, 65535, int)]
+for part in ("train", "val"):
+    npy(f"{work}/many/{part}/images.npy", "<u2", (8, 24, 20, 4), many)
+    npy(f"{work}/many/{part}/labels.npy", "<i8", (8,), [i % 2 for i in range(8)])
+npy(f"{work}/masked/images.npy", "<u2", (8, 24, 20, 4), many)
+npy(f"{work}/masked/masks.npy", "|u1", (8, 24, 20),
+    [(y + i) // 12 % 2 for i in range(8) for y in range(24) for x in range(20)])
+for k, name in enumerate("ab"):
+    npy(f"{work}/four/{name}/all.npy", "<u2", (4, 24, 20, 4),
+        [v for i in range(k, 8, 2) for v in numbers(i, 4, 65535, int)])
 # Sets that do not fit together.
 npy(f"{work}/mixed/a/1.npy", "<u2", (24, 20, 4), [0] * 24 * 20 * 4)
 npy(f"{work}/mixed/b/2.npy", "<u2", (24, 20, 5), [0] * 24 * 20 * 5)
@@ -50,7 +64,8 @@ npy(f"{work}/types/a/1.npy", "<u2", (24, 20, 4), [0] * 24 * 20 * 4)
 npy(f"{work}/types/b/2.npy", "<f4", (24, 20, 4), [0] * 24 * 20 * 4)
 npy(f"{work}/grey/a/1.npy", "|u1", (24, 20), [7] * 24 * 20)
 npy(f"{work}/grey/b/2.npy", "|u1", (24, 20, 3), [7] * 24 * 20 * 3)
-for i, c in enumerate("ab"): npy(f"{work}/nan/{c}/{i}.npy", "<f4", (24, 20), [1.0] * 100 + [float("nan") if i else 2.0] + [0.0] * 379)
+for i, c in enumerate("ab"):
+    npy(f"{work}/nan/{c}/{i}.npy", "<f4", (24, 20), [1.0] * 100 + [float("nan") if i else 2.0] + [0.0] * 379)
 P
 
 flags=(--model resnet_v1 --depth 8 --batch-size 2 --steps 4 --lr 0.05)
@@ -80,6 +95,20 @@ expect 0 "equal" -- "$tessera" verify "${flags[@]}" --datapath "$work/4u2" --gri
 expect 0 "equal" -- "$tessera" verify "${flags[@]}" --datapath "$work/4u2tif" --grid 2x2 --image-size 31x27 --rotate
 expect 0 "equal" -- "$tessera" verify "${flags[@]}" --datapath "$work/13f4" --grid 2x2 --image-size 31x27
 expect 0 "5x32x32" -- "$tessera" train "${flags[@]}" --channels 5
+
+# Several images in one array.
+run=$work/runs/many
+expect 0 "8 images as 4x24x20, 2 classes" "step 4/4" -- \
+  "$tessera" train "${flags[@]}" --datapath "$work/many" --num-classes 2 --class-names dark,bright --run "$run"
+expect 0 "accuracy" "bright" -- "$tessera" eval "$run"
+expect 2 "label 'a'" -- "$tessera" eval "$run" --datapath "$work/four"
+expect 0 -- "$tessera" predict "$run" --datapath "$work/masked" -o "$work/p.csv"
+grep -q 'masked/images.npy\[7\]' "$work/p.csv" || { echo "FAILED: predictions of many"; failures=$((failures + 1)); }
+expect 0 "equal" -- "$tessera" verify "${flags[@]}" --datapath "$work/four" --grid 2x2
+unet=(--model unet --num-layers 2 --num-filters 4 --num-classes 2 --batch-size 2 --steps 4)
+expect 0 "step 4/4" -- "$tessera" train "${unet[@]}" --datapath "$work/masked" --run "$work/runs/masked"
+expect 0 -- "$tessera" predict "$work/runs/masked" --datapath "$work/masked" -o "$work/said"
+[ -f "$work/said/images_7.tif" ] || { echo "FAILED: masks of arrays"; ls "$work/said"; failures=$((failures + 1)); }
 
 # One mean for all channels, or one for each.
 expect 0 "step 4/4" -- "$tessera" train "${flags[@]}" --datapath "$work/4u2" --mean 0.3 --std 0.2,0.3,0.2,0.1

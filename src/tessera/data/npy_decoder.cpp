@@ -116,7 +116,9 @@ void take_sides(Layout& out, std::span<const std::int64_t> shape, ChannelSide si
                                 "rows and columns, and several are number x height x width x channels"));
 }
 
-Layout layout_of(const std::string& path, const File& file, bool mask) {
+bool is_integer(Stored type) { return type != Stored::float16 && type != Stored::float32 && type != Stored::float64; }
+
+NpyHeader header_of(const std::string& path, const File& file) {
   std::string begin(static_cast<std::size_t>(std::min(file.bytes(), npy_header_limit)), '\0');
   file.read(0, static_cast<std::int64_t>(begin.size()), begin.data());
   NpyHeader header;
@@ -125,12 +127,25 @@ Layout layout_of(const std::string& path, const File& file, bool mask) {
   } catch (const Error& error) {
     bad_image(path, error.what());
   }
-  Layout out{.data = header.data};
+  if (header.fortran_order) bad_image(path, "lies column by column; save numpy.ascontiguousarray() of it");
+  return header;
+}
+
+StoredType stored_type(const std::string& path, const NpyHeader& header) {
   const auto stored = std::ranges::find_if(stored_types, [&](const auto& type) { return header.type == type.name; });
   if (stored == stored_types.end())
     bad_image(path, concat("has numbers of type '", header.type, "'; save it as uint8, uint16 or float32"));
-  out.stored = *stored;
-  if (header.fortran_order) bad_image(path, "lies column by column; save numpy.ascontiguousarray() of it");
+  return *stored;
+}
+
+void check_length(const std::string& path, const File& file, const NpyHeader& header, const StoredType& stored) {
+  const std::int64_t needed = header.data + header.elements() * stored.bytes;
+  if (file.bytes() < needed) bad_image(path, concat("is cut short: ", file.bytes(), " bytes of ", needed));
+}
+
+Layout layout_of(const std::string& path, const File& file, bool mask) {
+  const NpyHeader header = header_of(path, file);
+  Layout out{.stored = stored_type(path, header), .data = header.data};
   const std::span<const std::int64_t> shape = header.shape;
   if (shape.size() == 2) {
     take_sides(out, shape, ChannelSide::last);
@@ -148,8 +163,7 @@ Layout layout_of(const std::string& path, const File& file, bool mask) {
     bad_shape(path, shape, mask);
   }
   if (out.height == 0 || out.width == 0 || out.channels == 0 || out.images == 0) bad_image(path, "is empty");
-  const std::int64_t needed = header.data + header.elements() * out.stored.bytes;
-  if (file.bytes() < needed) bad_image(path, concat("is cut short: ", file.bytes(), " bytes of ", needed));
+  check_length(path, file, header, out.stored);
   return out;
 }
 
@@ -199,8 +213,7 @@ class Decoder final : public ImageDecoder {
     if (!kind.label && type == Stored::truth) bad_image(path, "is of type bool, a mask, and no image");
     if (kind.label && layout_.channels != 1)
       bad_image(path, concat("has ", layout_.channels, " channels; a mask has one"));
-    if (kind.label && (type == Stored::float16 || type == Stored::float32 || type == Stored::float64))
-      bad_image(path, "is a mask of floats; save it as integers");
+    if (kind.label && !is_integer(type)) bad_image(path, "is a mask of floats; save it as integers");
   }
 
   std::int64_t height() const override { return layout_.height; }
@@ -270,6 +283,22 @@ ImageHeader read_header(const std::string& path, std::int64_t item, bool mask) {
           .item = item,
           .images = layout.images,
           .format = layout.format()};
+}
+
+Integers read_integers(const std::string& path) {
+  const File file(path);
+  const NpyHeader header = header_of(path, file);
+  const StoredType stored = stored_type(path, header);
+  if (!is_integer(stored.type)) bad_image(path, concat("has numbers of type '", header.type, "', and not integers"));
+  const std::int64_t count = header.elements();
+  check_length(path, file, header, stored);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count * stored.bytes));
+  file.read(header.data, std::ssize(bytes), bytes.data());
+  Integers out{.shape = header.shape};
+  with_stored(stored.type, bytes.data(), [&](const auto& number) {
+    for (std::int64_t i = 0; i < count; ++i) out.values.push_back(static_cast<std::int64_t>(number(i)));
+  });
+  return out;
 }
 
 std::unique_ptr<ImageDecoder> open(const std::string& path, std::int64_t item, PixelKind kind) {

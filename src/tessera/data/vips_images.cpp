@@ -302,7 +302,7 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
                               const at::Tensor& out) const {
   const ImageFile& names = file(index);
   const ImageHeader& image = header(index);
-  const ImageHeader mask = read_header(names.mask, names.item.value_or(0), /*mask=*/true);
+  const ImageHeader mask = read_header(names.mask, names.mask_item.value_or(0), /*mask=*/true);
   if (mask.height != image.height || mask.width != image.width)
     throw Error(concat("mask '", names.mask, "' has ", mask.height, "x", mask.width, " pixels, but its image '",
                        names.path, "' has ", image.height, "x", image.width));
