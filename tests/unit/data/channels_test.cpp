@@ -187,6 +187,21 @@ TEST_F(Channels, OfLargeNumbersTravelAsTheyAre) {
   EXPECT_EQ(finished, 1) << "those of other types than the first travel as values";
 }
 
+TEST_F(Channels, OfLargeImagesTravelInBands) {
+  constexpr std::int64_t side = 500;
+  folder_.write("a/1.npy", npy("<u2", "(500, 500, 4)", bytes_of_all(some_numbers<std::uint16_t>(side * side * 4))));
+  const auto source = std::make_shared<VipsImages>(options_for(4, side, side));
+  LoaderOptions options{.batch_size = 1};
+  Loader values(source, options);
+  options.workers = 4;
+  options.deliver = at::TensorOptions().dtype(at::kFloat);
+  options.finish_there = [](const RawImage& raw, const at::Tensor& bytes, const at::Tensor& out) {
+    finish(raw, bytes.data_ptr<std::uint8_t>(), out);
+  };
+  Loader as_bytes(source, options);
+  EXPECT_TRUE(at::equal(values.next().images, as_bytes.next().images));
+}
+
 TEST_F(Channels, PicturesForPeopleShowTheRangeOfNumbers) {
   folder_.write("a/1.npy", npy("<u2", "(1, 2, 1)", bytes_of_all<std::uint16_t>({100, 300})));
   const VipsImages grey({.path = folder_.path(), .height = 1, .width = 2, .channels = 1});
