@@ -131,6 +131,8 @@ expect 2 "has 13 channels of uint16, and the network was trained on 4 channels" 
 expect 2 "--channels 13" "contradicts" "--channels 4" -- "$tessera" eval "$work/runs/4u2" --channels 13
 expect 1 "b/1.npy' has the value nan in row 5, column 0, channel 0" -- \
   "$tessera" train "${flags[@]}" --datapath "$work/nan"
+expect 2 "it takes images of 3 channels, and these have 4" -- "$tessera" train --datapath "$work/4u2" --steps 1 \
+  --model "$(dirname "$0")/../import/pt2/resnet18.pt2" --batch-size 2 --num-classes 1000
 expect 2 "4 channels have no saturation" -- "$tessera" train "${flags[@]}" --datapath "$work/4u2" --saturation 0.2
 expect 0 "step 4/4" -- "$tessera" train "${flags[@]}" --datapath "$work/4u2" --brightness 0.2 --contrast 0.1
 

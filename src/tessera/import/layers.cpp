@@ -72,7 +72,7 @@ Thing conv(const Call& call) {
   const bool of_images = !call.graph().node(x).op;
   require(!of_images || weight.sizes[1] * o.groups == call.graph().shape(x).channels, "it takes images of ",
           counted(weight.sizes[1] * o.groups, "channel"), ", and these have ", call.graph().shape(x).channels,
-          "; --channels 3 makes colours of grey");
+          "; see --channels");
   if (weight.sizes[1] * o.groups != call.graph().shape(x).channels)
     not_translated("its weight '", weight.tensor->name, "' is for ", weight.sizes[1] * o.groups, " channels, and ",
                    call.graph().shape(x).channels, " come in");
