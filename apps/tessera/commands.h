@@ -26,6 +26,7 @@ void run_export(const ExportOptions& options, const Launch& launch);
 
 struct ShowOptions {
   std::string model, image_size = "224";
+  std::int64_t channels = 3;
   std::optional<std::string> output;
   bool verbose = false;
 };

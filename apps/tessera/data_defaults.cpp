@@ -1,10 +1,13 @@
 #include "data_defaults.h"
 
+#include <sstream>
+
 #include "data_sets.h"
 #include "launch.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/data_kind.h"
+#include "tessera/data/image_decoder.h"
 
 namespace tessera {
 namespace {
@@ -19,6 +22,7 @@ void refuse_idle_flags(const Options& o) {
                    o.datapath.empty() ? ", or name a data set by --datapath" : "");
   };
   for (const char* flag : {"mean", "std"}) only_for(flag, app == "medical", "image files");
+  only_for("channels", app != "cifar", "image files and made-up images");
   only_for("synthetic-images", app == "synthetic", "--app synthetic");
   problems.check(!o.has("datapath") || app != "synthetic", "--datapath ", o.datapath,
                  " is not looked at with --app synthetic; leave one of them out");
@@ -28,16 +32,56 @@ void refuse_idle_flags(const Options& o) {
 bool labels_pixels(const Options& o, const ModelRegistry& models) {
   ModelOptions any = o.model;
   if (!o.image_size.empty()) any.image = parse_image_size(o.image_size);
+  any.image.channels = o.channels.value_or(3);
   return models.build(any).label_kind() == LabelKind::pixel;
 }
 
 // Only names and labels are looked at; every file of the set has to be there later, too.
-ImageList listed(const Options& o) {
+ImageList listed(const Options& o, bool only_files = false) {
   return list_images({.path = o.datapath,
                       .split = o.evaluation.only ? evaluated_split(o) : Split::train,
                       .several = o.model.loss.binary,
                       .class_names = o.class_names,
-                      .labels_optional = true});
+                      .labels_optional = true,
+                      .only_files = only_files});
+}
+
+// What was trained on one number of channels cannot look at another. Of the other files, reading says it.
+void check_channels(const Options& o, const ImageList& images) {
+  const ImageFile& file = images.files.front();
+  PixelFormat format;
+  try {
+    format = read_header(file.path, file.item.value_or(0)).format;
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error&) {
+    return;  // reading will say that, too
+  }
+  require(can_become(format.channels, *o.channels), "image '", file.name(), "' has ", format.text(), ", and ",
+          o.has("channels") ? concat("--channels is ", *o.channels)
+                            : concat("the network was trained on ", counted(*o.channels, "channel")));
+}
+
+void settle_format(Options& o, const Launch& launch) {
+  const bool known = !o.image_size.empty() && o.channels && !o.mean.empty() && !o.deviation.empty();
+  std::istringstream found(launch.told([&] {
+    const ImageList images = listed(o, /*only_files=*/true);
+    if (o.channels) check_channels(o, images);
+    if (known) return std::string();
+    const ImageFacts facts = common_facts(images, {.size = o.image_size.empty(), .channels = !o.channels});
+    return concat(facts.size.height, "x", facts.size.width, " ", facts.format.channels, " ",
+                  facts.format.type == PixelType::float32 ? 1 : 0);
+  }));
+  if (known) return;
+  std::string size;
+  std::int64_t channels = 0;
+  bool floats = false;
+  found >> size >> channels >> floats;
+  if (o.image_size.empty()) o.image_size = size;
+  if (!o.channels) o.channels = channels;
+  const Normalisation usual = default_normalisation(*o.channels, floats);
+  if (o.mean.empty()) o.mean = usual.mean;
+  if (o.deviation.empty()) o.deviation = usual.deviation;
 }
 
 }  // namespace
@@ -54,12 +98,10 @@ void settle_kind(Options& o) {
 void settle_shape(Options& o, const ModelRegistry& models, const Launch& launch) {
   const bool files = app_name(o.app) == "medical";
   if (!files && o.image_size.empty()) o.image_size = "32";
+  require(o.channels.value_or(3) >= 1, "--channels ", o.channels.value_or(3), " must be at least 1");
+  if (!files && !o.channels) o.channels = 3;
   if (!files) return;
-  if (o.image_size.empty())
-    o.image_size = launch.told([&] {
-      const ImageSize size = common_size(listed(o));
-      return concat(size.height, "x", size.width);
-    });
+  settle_format(o, launch);
   // Weights without a description are as the flags say.
   if (o.has("num-classes") || o.described || o.evaluation.only) return;
   if (!o.class_names.empty()) {

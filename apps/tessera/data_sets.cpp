@@ -38,9 +38,13 @@ bool has_validation(const Options& o) {
 std::shared_ptr<VipsImages> open_image_files(const Options& o, Split split, bool masks,
                                              const std::vector<std::string>& names) {
   const Shape& image = o.model.image;
-  VipsOptions options{.path = o.datapath, .split = split, .height = image.height, .width = image.width};
-  std::copy_n(o.mean.begin(), 3, options.mean.begin());
-  std::copy_n(o.deviation.begin(), 3, options.deviation.begin());
+  VipsOptions options{.path = o.datapath,
+                      .split = split,
+                      .height = image.height,
+                      .width = image.width,
+                      .channels = image.channels,
+                      .mean = o.mean,
+                      .deviation = o.deviation};
   // With masks, classes are those of pixels, and a list may call its images what it likes.
   if (!masks) options.classes = static_cast<int>(o.model.classes);
   // What is only predicted needs none.
@@ -77,6 +81,7 @@ std::shared_ptr<const ImageSource> open_files(const Options& o, Split split, boo
     const bool train = split == Split::train;
     return std::make_shared<SyntheticImages>(
         SyntheticOptions{.classes = static_cast<int>(o.model.classes),
+                         .channels = image.channels,
                          .height = image.height,
                          .width = image.width,
                          .size = train ? o.synthetic_images : (o.synthetic_images + 3) / 4,
@@ -86,6 +91,7 @@ std::shared_ptr<const ImageSource> open_files(const Options& o, Split split, boo
   require(app == "cifar", "--app ", o.app, " is not one of medical, cifar, synthetic (or 1, 2, 3)");
   require(!masks, "--model ", o.model.name,
           " needs a mask for each image, and CIFAR-10 has none; use --app medical or synthetic");
+  require(image.channels == 3, "CIFAR-10 images have 3 channels, and the network takes ", image.channels);
   require(image.height == 32 && image.width == 32, "CIFAR-10 images are 32x32, not ", image.height, "x", image.width,
           "; use --image-size 32");
   require(o.model.classes == 10, "CIFAR-10 has 10 classes; use --num-classes 10");

@@ -192,8 +192,11 @@ void take_description(Options& o, const std::string& path, const Warn& warn) {
   if (o.evaluation.only && evaluates_training_images(o, *d))
     warn(concat("these are the images that ", path, " was trained on, for there is no validation set; name other ",
                 "images with --datapath"));
+  taking.fixed("channels", o.channels, std::optional(use.channels()));
   // Other sets have no say in it: synthetic images and CIFAR-10 have one normalisation each.
   if (use.data != "synthetic") {
+    for (std::vector<double>* all : {&o.mean, &o.deviation})
+      if (all->size() == 1) all->resize(use.mean.size(), all->front());
     taking.fixed("mean", o.mean, use.mean);
     taking.fixed("std", o.deviation, use.deviation);
   }

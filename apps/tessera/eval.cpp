@@ -170,7 +170,10 @@ std::vector<std::string> names_below(const std::string& folder, const ImageSourc
   for (std::int64_t i = 0; i < images.size(); ++i) {
     const std::string name = images.name(i), above = root.ends_with('/') ? root : root + "/";
     const std::string below = name.starts_with(above) ? name.substr(above.size()) : name.substr(name.rfind('/') + 1);
-    std::string stem = files::stem_of(below);
+    // "a.npy[3]" is one of several images of a file.
+    const std::size_t bracket = below.ends_with(']') ? below.rfind('[') : std::string::npos;
+    std::string stem = files::stem_of(below.substr(0, bracket));
+    if (bracket != std::string::npos) stem += "_" + below.substr(bracket + 1, below.size() - bracket - 2);
     if (!taken.insert(stem).second) stem += fmt::format("_{:06}", i);
     out.push_back(fmt::format("{}/{}", folder, stem));
     for (const char* ending : {".tif", ".jpg"})

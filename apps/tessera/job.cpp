@@ -89,8 +89,6 @@ void check_values(const Options& o, Problems& problems) {
   problems.check(!o.has("class-names") || names == o.model.classes, "--class-names has ", counted(names, "name"),
                  ", and --num-classes ", o.model.classes, " wants one for each class");
   problems.check(o.on_bad_image == "fail" || app_name(o.app) == "medical", "--on-bad-image is for --app medical");
-  problems.check(o.mean.size() == 3, "--mean takes three numbers: of red, green and blue");
-  problems.check(o.deviation.size() == 3, "--std takes three numbers: of red, green and blue");
   problems.check(o.synthetic_images > 0, "--synthetic-images ", o.synthetic_images, " must be at least 1");
 }
 
@@ -197,6 +195,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   problems.absorb([&] {
     settle_shape(o, models, launch);
     o.model.image = parse_image_size(o.image_size);
+    o.model.image.channels = *o.channels;
     problems.absorb([&] {
       Graph graph = models.build(o.model);
       if (is_network_file(models, o.model.name)) {
@@ -207,8 +206,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
       job.graph = std::move(graph);
     });
     // Whether images need masks is for the network to say.
-    if (!job.graph.nodes().empty() && o.synthetic_images > 0 && o.mean.size() == 3 && o.deviation.size() == 3)
-      data.open(job.graph.label_kind() == LabelKind::pixel);
+    if (!job.graph.nodes().empty() && o.synthetic_images > 0) data.open(job.graph.label_kind() == LabelKind::pixel);
   });
   problems.throw_if_any();
   const bool pixels = job.graph.label_kind() == LabelKind::pixel;

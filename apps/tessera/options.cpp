@@ -94,15 +94,27 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
   command.add_option("--synthetic-images", o.synthetic_images, "number of synthetic images per epoch")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--mean", o.mean, "image files: mean of red, green and blue, each from 0 to 1")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->capture_default_str()
+  command
+      .add_option(
+          "--channels", o.channels,
+          "channels of synthetic images. Default: 3; image files: 3 reads grey as colour, and a fourth channel as "
+          "transparency on white. Default: as many as the files have")
       ->group(group);
-  command.add_option("--std", o.deviation, "image files: standard deviation of red, green and blue")
+  command
+      .add_option(
+          "--mean", o.mean,
+          "image files: mean of all channels, or one per channel; from 0 to 1 for integers. Default: ImageNet's "
+          "for 3 channels, 0.5 for others, 0 for floats")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option(
+          "--std", o.deviation,
+          "image files: standard deviation, likewise. Default: ImageNet's for 3 channels, 0.25 for others, 1 for "
+          "floats")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(group);
   command
       .add_option("--mask-values", o.mask_values,

@@ -61,7 +61,8 @@ struct Options {
   bool planning = false;  ///< nothing is run: what the machine has does not matter
   std::string on_bad_image = "fail";
   std::int64_t synthetic_images = 4096;
-  std::vector<double> mean{0.485, 0.456, 0.406}, deviation{0.229, 0.224, 0.225};
+  std::optional<std::int64_t> channels;  ///< unset: those of the files, or 3
+  std::vector<double> mean, deviation;   ///< of image files; empty: default_normalisation()
   std::vector<int> mask_values;
   std::optional<int> mask_ignore;
   AugmentOptions augment;

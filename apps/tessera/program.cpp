@@ -184,6 +184,9 @@ void add_show_flags(CLI::App& show, ShowOptions& o) {
   show.add_option("MODEL", o.model, "the name of a network, or a network saved by PyTorch: net.pt, net.pt2")
       ->required();
   show.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str();
+  show.add_option("--channels", o.channels, "channels of the images")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   show.add_option("--model-output", o.output, "network files with several outputs: which one to train");
   show.add_flag("-v,--verbose", o.verbose, "list every node");
 }

@@ -86,6 +86,7 @@ void print_facts(const ForeignModel& model) {
 void run_show(const ShowOptions& options, const ModelRegistry& models, NetworkFiles& files) {
   ModelOptions model{.name = options.model};
   model.image = parse_image_size(options.image_size);
+  model.image.channels = options.channels;
   model.output = options.output;
   Graph graph;
   if (is_network_file(models, options.model)) {

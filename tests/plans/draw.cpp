@@ -220,6 +220,8 @@ void draw_data(Draft& d) {
   d.maybe(0.05, "--brightness", {0.1});
   d.maybe(0.05, "--contrast", {0.2});
   d.maybe(0.05, "--saturation", {0.3});
+  // Only colours have a saturation.
+  if (!d.flags.count("--saturation")) d.maybe(0.15, "--channels", {1, 2, 4, 13});
 }
 
 std::optional<std::int64_t> number_of(const Flags& flags, const char* flag) {
@@ -235,7 +237,8 @@ std::optional<std::string> text_of(const Flags& flags, const char* flag) {
 ModelOptions model_options(const Flags& flags) {
   const std::string size = flags.at("--image-size");
   return {.name = flags.at("--model"),
-          .image = {3, std::stoll(size), std::stoll(size.substr(size.find('x') + 1))},
+          .image = {number_of(flags, "--channels").value_or(3), std::stoll(size),
+                    std::stoll(size.substr(size.find('x') + 1))},
           .classes = *number_of(flags, "--num-classes"),
           .depth = number_of(flags, "--depth"),
           .num_layers = number_of(flags, "--num-layers"),

@@ -88,7 +88,7 @@ Augmented::Augmented(std::shared_ptr<const ImageSource> source, const AugmentOpt
                                     {"saturation", options.saturation}})
     problems.check(0 <= value && value <= 1, name, " cannot change by ", value, "; give a number from 0 to 1");
   problems.check(options.saturation == 0 || image_shape()[0] == 3, "images of ", image_shape()[0],
-                 " channels have no saturation to change");
+                 " channels have no saturation to change; leave out --saturation");
   problems.throw_if_any();
 }
 

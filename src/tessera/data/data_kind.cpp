@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -36,6 +37,27 @@ bool holds_cifar(const std::string& folder) {
 
 std::string text_of(const ImageSize& size) { return concat(size.height, "x", size.width); }
 
+/// Why two images cannot be of one set; empty: they can.
+std::string difference(const ImageFacts& a, const std::string& a_name, const ImageFacts& b, const std::string& b_name,
+                       const FactsWanted& wanted) {
+  if (wanted.size && a.size != b.size)
+    return concat("which --image-size? The images have several sizes ('", a_name, "' has ", text_of(a.size), ", '",
+                  b_name, "' ", text_of(b.size),
+                  "); they are stretched to the one that you name, for example --image-size ", text_of(a.size));
+  const bool grey_or_colours = can_become(a.format.channels, 3) && can_become(b.format.channels, 3);
+  if (wanted.channels && a.format.channels != b.format.channels)
+    return concat("the images differ in their channels ('", a_name, "' has ", a.format.text(), ", '", b_name, "' ",
+                  b.format.text(), ")",
+                  grey_or_colours ? "; --channels 3 makes colours of grey, and lays transparency on white"
+                                  : "; a network takes one number of them");
+  const auto floats = [](const ImageFacts& facts) { return facts.format.type == PixelType::float32; };
+  if (floats(a) != floats(b))
+    return concat("integers are divided by the largest that there can be, and floats are taken as they are: '", a_name,
+                  "' has ", a.format.text(), ", '", b_name, "' ", b.format.text(),
+                  "; save all of them as one of these");
+  return "";
+}
+
 }  // namespace
 
 DataKind data_kind_of(const std::string& path) {
@@ -53,26 +75,28 @@ DataKind data_kind_of(const std::string& path) {
   return DataKind::image_files;
 }
 
-ImageSize common_size(const ImageList& images) {
-  ensure(!images.files.empty(), "the common size of no images");
-  const auto size_of = [&](std::size_t i) {
+ImageFacts common_facts(const ImageList& images, const FactsWanted& wanted) {
+  ensure(!images.files.empty(), "what no images have in common");
+  const auto facts_of = [&](std::size_t i) -> std::optional<ImageFacts> {
+    const ImageFile& file = images.files[i];
     try {
-      const ImageHeader header = read_header(images.files[i].path);
-      return ImageSize{header.height, header.width};
+      const ImageHeader header = read_header(file.path, file.item.value_or(0));
+      return ImageFacts{{header.height, header.width}, header.format};
     } catch (const UsageError&) {
       throw;
     } catch (const Error& error) {
+      if (!wanted.size) return std::nullopt;  // whoever reads it will say so
       throw UsageError(concat(error.what(), "; leave it out of the data set, or say --image-size"));
     }
   };
-  const ImageSize first = size_of(0);
+  std::size_t model = 0;
+  std::optional<ImageFacts> first = facts_of(0);
+  while (!first && ++model < images.files.size()) first = facts_of(model);
+  if (!first) return {};
   const auto problem_with = [&](std::size_t i) -> std::string {
     try {
-      const ImageSize size = size_of(i);
-      if (size == first) return "";
-      return concat("which --image-size? The images have several sizes ('", images.files[0].path, "' has ",
-                    text_of(first), ", '", images.files[i].path, "' ", text_of(size),
-                    "); they are stretched to the one that you name, for example --image-size ", text_of(first));
+      const auto facts = facts_of(i);
+      return facts ? difference(*first, images.files[model].name(), *facts, images.files[i].name(), wanted) : "";
     } catch (const Error& error) {
       return error.what();
     }
@@ -80,7 +104,7 @@ ImageSize common_size(const ImageList& images) {
   std::mutex mutex;  // guards the problem, which is that of the first such image, whichever thread finds it
   std::size_t where = images.files.size();
   std::string problem;
-  std::atomic<std::size_t> next = 1;
+  std::atomic<std::size_t> next = model + 1;
   const auto look = [&] {
     for (std::size_t i = next++; i < images.files.size(); i = next++) {
       const std::string found = problem_with(i);
@@ -96,7 +120,7 @@ ImageSize common_size(const ImageList& images) {
     for (unsigned t = 0; t < std::max(1U, std::thread::hardware_concurrency()); ++t) threads.emplace_back(look);
   }
   if (!problem.empty()) throw UsageError(problem);
-  return first;
+  return *first;
 }
 
 }  // namespace tessera

@@ -9,8 +9,14 @@ namespace tessera {
 namespace npy {
 /// What ImageHeader::loader says of an array.
 constexpr const char* loader = "npy";
-ImageHeader read_header(const std::string& path);
-std::unique_ptr<ImageDecoder> open(const std::string& path, PixelKind kind);
+ImageHeader read_header(const std::string& path, std::int64_t item, bool mask);
+std::unique_ptr<ImageDecoder> open(const std::string& path, std::int64_t item, PixelKind kind);
+
+struct Integers {
+  std::vector<std::int64_t> shape, values;
+};
+/// A small array of integers: labels. Throws Error that names the file.
+Integers read_integers(const std::string& path);
 }  // namespace npy
 
 namespace vips {

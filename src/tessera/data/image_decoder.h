@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/data/pixels.h"
 #include "tessera/geometry/box.h"
 
 namespace tessera {
@@ -22,21 +23,34 @@ struct ImageLevel {
 struct ImageHeader {
   std::string loader;
   std::int64_t height = 0, width = 0;
-  std::vector<ImageLevel> levels;  ///< the image itself, then ever smaller ones
-  std::int64_t band_rows = 0;      ///< as ImageSource::band_rows()
+  std::vector<ImageLevel> levels;     ///< the image itself, then ever smaller ones
+  std::int64_t band_rows = 0;         ///< as ImageSource::band_rows()
+  std::int64_t item = 0, images = 1;  ///< which image of the file this is, and how many it has
+  PixelFormat format;                 ///< of the file, without transparency where it is a picture
 };
 
-/// Throws Error that names the file when it is not an image.
-ImageHeader read_header(const std::string& path);
+/// `item`: which of the images of a file. Throws Error that names the file when it is not an image.
+ImageHeader read_header(const std::string& path, std::int64_t item = 0, bool mask = false);
+/// How many images, or masks, a file has: arrays may have several.
+std::int64_t images_in(const std::string& path, bool mask = false);
 
 /// The smallest level that still has a pixel for each pixel of the result, when one of these stands for
 /// rows × columns of the image.
 const ImageLevel& level_for(const ImageHeader& header, double rows, double columns);
 
-enum class PixelKind {
-  rgb,    ///< three bytes; grey is repeated, transparency is laid on white
-  label,  ///< one uint16_t, of an image of one channel of 8 or 16 bits
+/// What is wanted of a pixel: its numbers, of the file's type and in so many channels, or the one label of a mask.
+struct PixelKind {
+  /// As many as the file has; or 3 where it has one: grey is repeated; or without the last of 2 or 4: that is
+  /// transparency then, and is laid on white.
+  std::int64_t channels = 3;
+  /// One uint16_t, of an image of one channel of 8 or 16 bits.
+  bool label = false;
+
+  static PixelKind labels() { return {.channels = 1, .label = true}; }
 };
+
+/// Whether PixelKind can ask this of a file that has so many channels.
+bool can_become(std::int64_t has, std::int64_t wanted);
 
 /// One file, open at one level. For one thread; several threads may each have their own of one file.
 class ImageDecoder {
@@ -52,7 +66,7 @@ class ImageDecoder {
   virtual void for_each_row(Interval rows, Interval columns, const std::function<void(const void*)>& take) = 0;
 };
 
-/// Throws Error that names the file.
+/// Throws Error that names the file; so does reading a float that is not finite.
 std::unique_ptr<ImageDecoder> open_image(const std::string& path, const ImageHeader& header, const ImageLevel& level,
                                          PixelKind kind);
 

@@ -5,10 +5,12 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/csv.h"
+#include "tessera/data/decoders.h"
 #include "tessera/data/files.h"
 
 namespace tessera {
@@ -33,7 +35,9 @@ struct Entry {
   std::string where;  // for messages
   std::string path, label, mask;
   int repeat = 1;
-  bool known = false;  // in a list with a field for labels, if only that there is none
+  bool known = false;                // in a list with a field for labels, if only that there is none
+  std::optional<std::int64_t> item;  // the one of several images of the file
+  std::optional<std::int64_t> mask_item = std::nullopt;
 };
 
 /// "a; b" is two labels.
@@ -60,7 +64,7 @@ class Listing {
       require(options_.labels_optional, "'", path, "' is one image, without a label: give a folder of images or a CSV ",
               "of path,label", way_out_);
       list_.source = path;
-      entries_.push_back({concat("'", path, "'"), path, "", ""});
+      add({concat("'", path, "'"), path, "", ""});
     } else if (files::is_file(path)) {
       take_csv(path, path);
     } else {
@@ -82,7 +86,7 @@ class Listing {
   // ---- CSV
 
   struct Columns {
-    std::optional<std::size_t> path = 0, label = 1, mask, repeat;
+    std::optional<std::size_t> path = 0, label = 1, mask, repeat, index;
     std::size_t first_row = 0;
   };
 
@@ -95,7 +99,7 @@ class Listing {
       return static_cast<std::size_t>(at - names.begin());
     };
     if (!find("path")) return {};  // no header: path,label
-    return {find("path"), find("label"), find("mask"), find("repeat"), 1};
+    return {find("path"), find("label"), find("mask"), find("repeat"), find("index"), 1};
   }
 
   std::vector<Entry> csv_entries(const std::string& file) {
@@ -135,6 +139,10 @@ class Listing {
                         "' is not a number from 0 to ", most);
         entry.repeat = static_cast<int>(std::clamp<std::int64_t>(number.value_or(1), 0, most));
       }
+      if (const std::string text = field(columns.index); !text.empty()) {
+        entry.item = as_number(text);
+        problems_.check(entry.item && *entry.item >= 0, entry.where, ": index '", text, "' is not a number from 0 on");
+      }
       if (!columns.label && !options_.labels_optional) entry.label = "0";
       entries.push_back(std::move(entry));
     }
@@ -148,6 +156,7 @@ class Listing {
     for (const Entry& entry : entries_)
       for (const std::string& path : {entry.path, entry.mask})
         problems_.check(path.empty() || files::is_file(path), entry.where, ": '", path, "' does not exist");
+    for (Entry& entry : std::exchange(entries_, {})) add(std::move(entry));
     if (!options_.class_names.empty()) return;
     std::set<std::string> names;
     bool all_numbers = true;
@@ -183,12 +192,14 @@ class Listing {
   void take_folder(const std::string& folder) {
     list_.source = folder;
     const std::string masks = files::path_in(folder, "masks");
-    require(!options_.masks || files::is_folder(masks), "there is no folder '", masks, "' with a mask for each image",
-            way_out_);
+    require(!options_.masks || files::is_folder(masks) || files::is_file(masks + ".npy"), "there is no folder '", masks,
+            "' with a mask for each image", way_out_);
     if (files::is_folder(masks) && files::is_folder(files::path_in(folder, "images"))) {
       take_images(files::path_in(folder, "images"), masks, "0");
       return;
     }
+    if (const std::string images = files::path_in(folder, "images.npy"); files::is_file(images))
+      return take_arrays(folder, images);
     if (options_.class_names.empty()) names_ = class_folders(train_folder());
     const auto folders = class_folders(folder);
     if (folders.empty() && options_.labels_optional) return take_images(folder, masks, "");
@@ -210,14 +221,94 @@ class Listing {
         problems_.check(mask != mask_of.end(), entry.where, " has no mask in '", masks, "'");
         if (mask != mask_of.end()) entry.mask = mask->second;
       }
-      entries_.push_back(std::move(entry));
+      add(std::move(entry));
     }
     problems_.check(entries_.size() > before, "there are no images in '", folder, "'");
+  }
+
+  // ---- arrays: a file may have several images
+
+  // One that cannot be read counts as one image; whoever reads it says what is wrong.
+  std::int64_t count_of(const std::string& path, bool mask) {
+    if (path.empty() || files::ending_of(path) != "npy" || !files::is_file(path)) return 1;
+    const auto [found, fresh] = counts_.try_emplace({path, mask}, 1);
+    try {
+      if (fresh) found->second = images_in(path, mask);
+    } catch (const Error&) {
+    }
+    return found->second;
+  }
+
+  // Of a file with several images the one that is meant, or all of them.
+  void add(Entry entry) {
+    const std::int64_t images = count_of(entry.path, false), masks = count_of(entry.mask, true);
+    problems_.check(!entry.item || *entry.item < images, entry.where, ": '", entry.path, "' has ",
+                    counted(images, "image"), ", counted from 0, and no image ", entry.item.value_or(0));
+    problems_.check(entry.mask.empty() || masks == images || (masks == 1 && entry.item), entry.where, ": '", entry.path,
+                    "' has ", counted(images, "image"), ", and '", entry.mask, "' ", counted(masks, "mask"));
+    if (images == 1) entry.item.reset();
+    if (images == 1 || entry.item) {
+      if (masks > 1) entry.mask_item = entry.item;
+      entries_.push_back(std::move(entry));
+      return;
+    }
+    for (std::int64_t i = 0; i < images; ++i) {
+      entries_.push_back(entry);
+      entries_.back().item = i;
+      if (masks > 1) entries_.back().mask_item = i;
+    }
+  }
+
+  // images.npy beside labels.npy or masks.npy.
+  void take_arrays(const std::string& folder, const std::string& images) {
+    list_.source = images;
+    Entry entry{concat("'", images, "'"), images, "", ""};
+    if (options_.masks) {
+      entry.label = "0";
+      entry.mask = files::path_in(folder, "masks.npy");
+      require(files::is_file(entry.mask), "there is no '", entry.mask, "' with a mask for each image of '", images, "'",
+              way_out_);
+      return add(std::move(entry));
+    }
+    add(std::move(entry));
+    const std::string labels = files::path_in(folder, "labels.npy");
+    if (!files::is_file(labels) && options_.labels_optional) return;
+    require(files::is_file(labels), "there is no '", labels, "' with a label for each image of '", images, "'",
+            way_out_);
+    take_labels(labels);
+  }
+
+  void take_labels(const std::string& path) {
+    const auto images = static_cast<std::int64_t>(entries_.size());
+    npy::Integers labels;
+    try {
+      labels = npy::read_integers(path);
+    } catch (const Error& error) {
+      throw UsageError(concat(error.what(), way_out_));
+    }
+    // Of several labels each, a column for every class.
+    const bool columns = labels.shape.size() == 2 && options_.several;
+    require((labels.shape.size() == 1 || columns) && labels.shape[0] == images, "'", path, "' has ",
+            labels.values.size(), " labels, and '", entries_.front().path, "' ", counted(images, "image"), way_out_);
+    const auto width = columns ? static_cast<std::size_t>(labels.shape[1]) : 1;
+    const auto name_of = [&](std::int64_t label) {
+      return 0 <= label && label < std::ssize(options_.class_names)
+                 ? options_.class_names[static_cast<std::size_t>(label)]
+                 : std::to_string(label);
+    };
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      entries_[i].known = true;
+      if (!columns) entries_[i].label = name_of(labels.values[i]);
+      for (std::size_t k = 0; columns && k < width; ++k)
+        if (labels.values[i * width + k] != 0)
+          entries_[i].label += concat(entries_[i].label.empty() ? "" : ";", name_of(static_cast<std::int64_t>(k)));
+    }
   }
 
   // ---- labels
 
   std::vector<std::string> labels_of(const Entry& entry) const {
+    if (options_.only_files) return {};
     if (options_.several) return parts_of(entry.label);
     return entry.label.empty() ? std::vector<std::string>() : std::vector{entry.label};
   }
@@ -233,7 +324,12 @@ class Listing {
                     "--num-classes is ", options_.classes, "; use --num-classes ", classes, ", or leave it out");
     bool said_several = false;
     for (const Entry& entry : entries_) {
-      ImageFile file{.path = entry.path, .label = -1, .mask = entry.mask, .repeat = entry.repeat};
+      ImageFile file{.path = entry.path,
+                     .label = -1,
+                     .mask = entry.mask,
+                     .repeat = entry.repeat,
+                     .item = entry.item,
+                     .mask_item = entry.mask_item};
       if (options_.several && (entry.known || !entry.label.empty())) file.labels.emplace();
       bool good = options_.several || options_.labels_optional || !entry.label.empty();  // or already a problem
       for (const std::string& label : labels_of(entry)) {
@@ -290,6 +386,7 @@ class Listing {
   const std::string way_out_;
   std::vector<Entry> entries_;
   std::vector<std::string> names_;
+  std::map<std::pair<std::string, bool>, std::int64_t> counts_;
   Problems problems_;
   ImageList list_;
 };

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/data/image_source.h"
 
 namespace tessera {
@@ -27,6 +28,8 @@ struct ImageListOptions {
   /// Images that are only looked at may lack a label: in a CSV a line, or all of the column, and a folder may hold
   /// images in place of a folder for each class. `path` may be one image.
   bool labels_optional = false;
+  /// Labels are not looked at, whatever they are; with labels_optional.
+  bool only_files = false;
 };
 
 struct ImageFile {
@@ -35,6 +38,10 @@ struct ImageFile {
   std::string mask = "";                                           ///< empty: none was asked for
   int repeat = 1;                                                  ///< how often it is trained on in an epoch
   std::optional<std::vector<std::int64_t>> labels = std::nullopt;  ///< of ImageListOptions::several; not set: unknown
+  std::optional<std::int64_t> item = std::nullopt;                 ///< which image of a file that has several
+  std::optional<std::int64_t> mask_item = std::nullopt;            ///< which mask, likewise
+
+  std::string name() const { return item ? concat(path, "[", *item, "]") : path; }
 };
 
 struct ImageList {
@@ -44,8 +51,8 @@ struct ImageList {
   std::string source;  ///< the folder or file that they were found in
 };
 
-/// Opens no image: it checks that every file is there and has a label. Throws UsageError with the first ten of all
-/// problems.
+/// It checks that every file is there and has a label; only arrays are opened, to see how many images they hold. Throws
+/// UsageError with the first ten of all problems.
 ImageList list_images(const ImageListOptions& options);
 
 }  // namespace tessera

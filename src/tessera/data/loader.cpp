@@ -196,7 +196,8 @@ Loader::Buffers Loader::take_buffers() {
   const at::TensorOptions host = at::TensorOptions().dtype(options_.dtype).pinned_memory(to_gpu());
   Buffers fresh;
   if (as_bytes_) {
-    fresh.bytes = at::empty({samples(), c10::multiply_integers(image_sizes()) / samples()}, host.dtype(at::kByte));
+    fresh.bytes = at::empty({samples(), bytes_of(type_) * c10::multiply_integers(image_sizes()) / samples()},
+                            host.dtype(at::kByte));
   } else {
     fresh.images = at::empty(image_sizes(), host, at::MemoryFormat::ChannelsLast);
   }
@@ -240,13 +241,16 @@ ReadKey Loader::key_of(const Batch& batch, std::int64_t sample) const {
 }
 
 std::optional<RawImage> Loader::raw_of(const Batch& batch, std::int64_t sample) const {
-  return source_->raw(key_of(batch, sample), part_.height(), part_.width());
+  auto raw = source_->raw(key_of(batch, sample), part_.height(), part_.width());
+  return raw && raw->type == type_ ? raw : std::nullopt;
 }
 
 // What one image is, the others are, or nearly all. Whoever reads it will hear what is wrong with it.
-bool Loader::begins_with_bytes() const {
+bool Loader::begins_with_bytes() {
   try {
-    return raw_of(blank_batch(0), 0).has_value();
+    const auto raw = source_->raw(key_of(blank_batch(0), 0), part_.height(), part_.width());
+    if (raw) type_ = raw->type;
+    return raw.has_value();
   } catch (const Error&) {
     return false;
   }
@@ -295,7 +299,7 @@ void Loader::read_band(Slot& slot, std::int64_t sample, std::int64_t band) {
     if (!rows.empty())
       source_->read_bytes(key.index, rows, raw->columns,
                           slot.bytes.select(0, sample).data_ptr<std::uint8_t>() +
-                              (rows.begin - raw->rows.begin) * raw->columns.size() * raw->normalisation.channels());
+                              (rows.begin - raw->rows.begin) * raw->columns.size() * raw->pixel_bytes());
   } else {
     read_values(room_for_values(slot, sample));
   }

@@ -120,7 +120,7 @@ class Loader {
   std::int64_t samples() const { return static_cast<std::int64_t>(positions_.size()); }
   ReadKey key_of(const Batch& batch, std::int64_t sample) const;
   std::optional<RawImage> raw_of(const Batch& batch, std::int64_t sample) const;
-  bool begins_with_bytes() const;
+  bool begins_with_bytes();
   /// The batch where it is wanted; returns when it is there.
   Batch delivered(const Slot& slot) const;
   at::Tensor there(const at::Tensor& t) const;
@@ -148,7 +148,8 @@ class Loader {
   std::optional<c10::Stream> upload_stream_;  // set where workers upload
   std::vector<std::int64_t> positions_;       // of the samples within a batch
   bool as_bytes_ = false;
-  std::int64_t bands_ = 1;  // of an image
+  PixelType type_ = PixelType::uint8;  // of what travels as bytes
+  std::int64_t bands_ = 1;             // of an image
   std::int64_t tasks_per_batch_;
   double waited_seconds_ = 0;
 

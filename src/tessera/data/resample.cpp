@@ -109,6 +109,8 @@ void Resampler<Pixel>::add(std::int64_t i) {
 }
 
 template class Resampler<std::uint8_t>;
+template class Resampler<std::uint16_t>;
+template class Resampler<float>;
 template class Resampler<double>;
 
 }  // namespace tessera

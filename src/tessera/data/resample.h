@@ -5,8 +5,9 @@
 // Enlarging, this is linear interpolation; shrinking, no source pixel is left out.
 //
 // Weights are functions of the position in the whole image, and multiples of 2^-14 that add up to 1. So the sums over
-// bytes are exact (8 + 14 bits along a row fit float32, 14 more across rows fit float64), and a pixel has the same
-// bits in every box, whatever the order of additions.
+// bytes are exact (8 + 14 bits along a row fit float32, 14 more across rows fit float64; 16 bits fit float64 with
+// both), and a pixel has the same bits in every box, whatever the order of additions. Sums of floats are rounded, in
+// float64: there it is the order, from top to bottom and from left to right, that is the same in every box.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +56,8 @@ class Taps {
 };
 
 /// Takes the rows of a source box one by one and gives the rows of the output box as soon as they are complete: only
-/// the rows that are under way are held. Pixels have their channels innermost. `Pixel` is uint8_t or double.
+/// the rows that are under way are held. Pixels have their channels innermost. `Pixel` is uint8_t, uint16_t, float or
+/// double.
 template <class Pixel>
 class Resampler {
  public:
@@ -93,6 +95,8 @@ class Resampler {
 };
 
 extern template class Resampler<std::uint8_t>;
+extern template class Resampler<std::uint16_t>;
+extern template class Resampler<float>;
 extern template class Resampler<double>;
 
 }  // namespace tessera

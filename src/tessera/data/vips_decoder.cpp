@@ -156,19 +156,24 @@ using Step = std::function<int(VipsImage* in, VipsImage** out)>;
 
 ImagePtr apply(const std::string& path, ImagePtr image, const Step& step) {
   VipsImage* out = nullptr;
-  if (step(image.get(), &out) != 0) vips_failed(path, "cannot be converted to RGB");
+  if (step(image.get(), &out) != 0) vips_failed(path, "cannot be converted");
   return ImagePtr(out);
 }
 
-ImagePtr as_rgb(const std::string& path, ImagePtr image) {
-  if (vips_image_hasalpha(image.get()))
-    image = apply(path, std::move(image), [](VipsImage* in, VipsImage** out) {
-      const double white = vips_image_get_format(in) == VIPS_FORMAT_USHORT ? 65535 : 255;
-      VipsArrayDouble* background = vips_array_double_newv(1, white);
-      const int failed = vips_flatten(in, out, "background", background, nullptr);
-      vips_area_unref(VIPS_AREA(background));
-      return failed;
-    });
+ImagePtr on_white(const std::string& path, ImagePtr image) {
+  if (!vips_image_hasalpha(image.get())) return image;
+  return apply(path, std::move(image), [](VipsImage* in, VipsImage** out) {
+    const VipsBandFormat format = vips_image_get_format(in);
+    const double white = format == VIPS_FORMAT_USHORT ? 65535 : format == VIPS_FORMAT_FLOAT ? 1 : 255;
+    VipsArrayDouble* background = vips_array_double_newv(1, white);
+    const int failed = vips_flatten(in, out, "background", background, nullptr);
+    vips_area_unref(VIPS_AREA(background));
+    return failed;
+  });
+}
+
+ImagePtr as_srgb(const std::string& path, ImagePtr image) {
+  image = on_white(path, std::move(image));
   if (vips_image_get_interpretation(image.get()) != VIPS_INTERPRETATION_sRGB)
     image = apply(path, std::move(image), [](VipsImage* in, VipsImage** out) {
       return vips_colourspace(in, out, VIPS_INTERPRETATION_sRGB, nullptr);
@@ -179,6 +184,54 @@ ImagePtr as_rgb(const std::string& path, ImagePtr image) {
   const int bands = vips_image_get_bands(image.get());
   if (bands != 3) bad_image(path, concat("has ", bands, " channels and no meaning for them; expected RGB or grey"));
   return image;
+}
+
+/// Colours that are no red, green and blue.
+bool other_colours(VipsImage* image) {
+  switch (vips_image_get_interpretation(image)) {
+    case VIPS_INTERPRETATION_XYZ:
+    case VIPS_INTERPRETATION_LAB:
+    case VIPS_INTERPRETATION_CMYK:
+    case VIPS_INTERPRETATION_LABQ:
+    case VIPS_INTERPRETATION_CMC:
+    case VIPS_INTERPRETATION_LCH:
+    case VIPS_INTERPRETATION_LABS:
+    case VIPS_INTERPRETATION_YXY:
+    case VIPS_INTERPRETATION_HSV:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// As they are in the file. A fourth band is a channel like the others in TIFF, where libvips takes any for
+/// transparency; in pictures for people (PNG, slides, ...) it is transparency.
+ImagePtr as_numbers(const std::string& path, const std::string& loader, ImagePtr image) {
+  const auto made_by = [&](const char* name) { return loader.find(name) != std::string::npos; };
+  const bool measured = made_by("Tiff") || made_by("Fits") || made_by("LoadVips");
+  if (other_colours(image.get()) ||
+      (!measured && vips_image_get_interpretation(image.get()) == VIPS_INTERPRETATION_scRGB))
+    return as_srgb(path, std::move(image));
+  if (!measured) image = on_white(path, std::move(image));
+  switch (vips_image_get_format(image.get())) {
+    case VIPS_FORMAT_UCHAR:
+    case VIPS_FORMAT_USHORT:
+    case VIPS_FORMAT_FLOAT:
+      return image;
+    case VIPS_FORMAT_COMPLEX:
+    case VIPS_FORMAT_DPCOMPLEX:
+      bad_image(path, "has complex numbers; save them as two channels");
+    default:
+      return apply(path, std::move(image),
+                   [](VipsImage* in, VipsImage** out) { return vips_cast_float(in, out, nullptr); });
+  }
+}
+
+PixelFormat format_of(VipsImage* image) {
+  const VipsBandFormat format = vips_image_get_format(image);
+  return {vips_image_get_bands(image), format == VIPS_FORMAT_UCHAR    ? PixelType::uint8
+                                       : format == VIPS_FORMAT_USHORT ? PixelType::uint16
+                                                                      : PixelType::float32};
 }
 
 ImagePtr as_label(const std::string& path, ImagePtr image) {
@@ -253,7 +306,7 @@ ImageHeader read_header(const std::string& path) {
   const char* loader = vips_foreign_find_load(path.c_str());
   if (!loader) vips_failed(path, "is not an image that libvips can read");
   ImageHeader header{.loader = loader, .levels = {ImageLevel{}}};
-  const ImagePtr image = load(path, header.loader, header.levels.front());
+  ImagePtr image = load(path, header.loader, header.levels.front());
   header.height = vips_image_get_height(image.get());
   header.width = vips_image_get_width(image.get());
   add_levels(header, path, image.get());
@@ -262,6 +315,7 @@ ImageHeader read_header(const std::string& path) {
     const int tile = number_in(image.get(), "tile-height");
     header.band_rows = tile > 0 ? tile : slide_band_rows;
   }
+  header.format = format_of(as_numbers(path, header.loader, std::move(image)).get());
   return header;
 }
 
@@ -272,9 +326,13 @@ class Decoder final : public ImageDecoder {
   Decoder(const std::string& path, const ImageHeader& header, const ImageLevel& level, PixelKind kind)
       : path_(path), from_top_(!any_place(path, header.loader)) {
     ImagePtr image = load(path, header.loader, level);
-    if (kind == PixelKind::label) palette_ = palette_of(path);
-    image_ =
-        kind == PixelKind::rgb || !palette_.empty() ? as_rgb(path, std::move(image)) : as_label(path, std::move(image));
+    if (kind.label) palette_ = palette_of(path);
+    image_ = !kind.label         ? as_numbers(path, header.loader, std::move(image))
+             : !palette_.empty() ? as_srgb(path, std::move(image))
+                                 : as_label(path, std::move(image));
+    if (!kind.label && format_of(image_.get()) != header.format)
+      bad_image(path, concat("has ", header.format.text(), ", and a smaller version of it in the file has ",
+                             format_of(image_.get()).text()));
   }
 
   std::int64_t height() const override { return vips_image_get_height(image_.get()); }

@@ -20,7 +20,12 @@ ImageList checked_list(const VipsOptions& o) {
   Problems problems;
   problems.check(o.height >= 1 && o.width >= 1, "images cannot be stretched to ", o.height, "x", o.width,
                  "; see --image-size");
+  problems.check(o.channels >= 1, "images cannot have ", o.channels, " channels; see --channels");
   for (const double d : o.deviation) problems.check(d > 0, "--std ", d, " must be more than 0");
+  for (const auto& [flag, numbers] : {std::pair{"--mean", &o.mean}, {"--std", &o.deviation}})
+    problems.check(numbers->size() <= 1 || std::ssize(*numbers) == o.channels, flag, " has ", numbers->size(),
+                   " numbers, and the images have ", counted(o.channels, "channel"),
+                   "; give one for all channels, or one for each");
   problems.check(0 <= o.mask_classes && o.mask_classes <= ignored_label, "masks of ", o.mask_classes,
                  " classes cannot be read; there can be ", ignored_label);
   problems.check(o.mask_values.empty() || std::ssize(o.mask_values) == o.mask_classes, o.mask_values.size(),
@@ -74,6 +79,13 @@ const ImageLevel& level_for(const ImageHeader& header, double rows, double colum
 }
 
 VipsImages::VipsImages(const VipsOptions& options) : options_(options), list_(checked_list(options)) {
+  const Normalisation usual = default_normalisation(options.channels, /*floats=*/false);
+  const auto settle = [&](std::vector<double>& numbers, const std::vector<double>& otherwise) {
+    if (numbers.empty()) numbers = otherwise;
+    if (numbers.size() == 1) numbers.resize(static_cast<std::size_t>(options.channels), numbers.front());
+  };
+  settle(options_.mean, usual.mean);
+  settle(options_.deviation, usual.deviation);
   headers_.resize(list_.files.size());
   if (options.mask_classes == 0) return;
   class_of_value_.assign(mask_value_limit, -1);
@@ -91,17 +103,21 @@ const ImageFile& VipsImages::file(std::int64_t index) const {
 }
 
 const ImageHeader& VipsImages::header(std::int64_t index) const {
-  const std::string& path = file(index).path;
+  const ImageFile& names = file(index);
   const auto i = static_cast<std::size_t>(index);
   {
     const std::lock_guard lock(mutex_);
     if (headers_[i]) return *headers_[i];
   }
   // Without the lock: a slide takes a while, and two threads that read one header read the same.
-  auto fresh = std::make_unique<const ImageHeader>(read_header(path));
+  auto fresh = std::make_unique<const ImageHeader>(read_header(names.path, names.item.value_or(0)));
   const std::lock_guard lock(mutex_);
   if (!headers_[i]) headers_[i] = std::move(fresh);
   return *headers_[i];
+}
+
+std::unique_ptr<ImageDecoder> VipsImages::open(std::int64_t index, const ImageLevel& level) const {
+  return open_image(file(index).path, header(index), level, {.channels = options_.channels});
 }
 
 const ImageLevel& VipsImages::level_of(const ImageHeader& image, double height_share, double width_share) const {
@@ -115,7 +131,7 @@ std::string VipsImages::fault_of(std::int64_t index, double smallest_window) con
     const ImageLevel &finest = level_of(image, smallest_window, smallest_window), &coarsest = level_of(image, 1, 1);
     for (const ImageLevel& level : image.levels) {
       if (level.row_shrink < finest.row_shrink || level.row_shrink > coarsest.row_shrink) continue;
-      const auto decoder = open_image(file(index).path, image, level, PixelKind::rgb);
+      const auto decoder = open(index, level);
       decoder->for_each_row({0, decoder->height()}, {0, decoder->width()}, [](const void*) {});
     }
     if (mask_classes() > 0)
@@ -136,10 +152,6 @@ void VipsImages::leave_out(const std::vector<std::int64_t>& indices) {
   list_.files = std::move(kept);
   headers_.clear();
   headers_.resize(list_.files.size());
-}
-
-Normalisation VipsImages::normalisation() const {
-  return {{options_.mean.begin(), options_.mean.end()}, {options_.deviation.begin(), options_.deviation.end()}};
 }
 
 void VipsImages::read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const {
@@ -165,47 +177,46 @@ void VipsImages::read_rows(std::int64_t index, const ImageWindow& window, ImageS
   const ImageLevel& level =
       level_for(image, window.height * static_cast<double>(image.height) / static_cast<double>(size.height),
                 window.width * static_cast<double>(image.width) / static_cast<double>(size.width));
-  const auto decoder = open_image(file(index).path, image, level, PixelKind::rgb);
+  const auto decoder = open(index, level);
   const Taps down(stretch_of(window.top, window.height, image.height, level.row_shrink, decoder->height(), size.height),
                   rows);
   const Taps across(
       stretch_of(window.left, window.width, image.width, level.column_shrink, decoder->width(), size.width), columns);
-  Resampler<std::uint8_t> resampler(down, across, 3);
-  decoder->for_each_row(down.all(), across.all(),
-                        [&](const void* row) { resampler.feed(static_cast<const std::uint8_t*>(row), write); });
+  with_numbers(image.format.type, [&]<class Number>() {
+    Resampler<Number> resampler(down, across, options_.channels);
+    decoder->for_each_row(down.all(), across.all(),
+                          [&](const void* row) { resampler.feed(static_cast<const Number*>(row), write); });
+  });
 }
 
 template <class Real>
 void VipsImages::read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
                          const at::Tensor& out) const {
-  const Normalisation normal = normalisation();
-  std::array<double, 3> middle, scale;
-  for (std::size_t c = 0; c < 3; ++c) {
-    middle[c] = normal.middle(c);
-    scale[c] = normal.scale(c);
-  }
+  const PixelType type = header(index).format.type;
+  const auto channels = static_cast<std::size_t>(options_.channels);
   Real* pixels = out.data_ptr<Real>();
   const std::int64_t c_stride = out.stride(0), y_stride = out.stride(1), x_stride = out.stride(2);
   const std::int64_t width = columns.size();
   if (as_in_file(header(index), window)) {
-    const std::vector<Real> values = values_of_bytes<Real>(normal);
-    Real* target = pixels;
-    open_image(file(index).path, header(index), header(index).levels.front(), PixelKind::rgb)
-        ->for_each_row(rows, columns, [&](const void* row) {
-          const auto* bytes = static_cast<const std::uint8_t*>(row);
-          for (std::int64_t x = 0; x < width; ++x)
-            for (std::size_t c = 0; c < 3; ++c)
-              target[x * x_stride + static_cast<std::int64_t>(c) * c_stride] = values[256 * c + *bytes++];
-          target += y_stride;
-        });
+    with_numbers(type, [&]<class Number>() {
+      const ValuesOf<Number, Real> value_of(normalisation(), type);
+      Real* target = pixels;
+      open(index, header(index).levels.front())->for_each_row(rows, columns, [&](const void* row) {
+        const auto* numbers = static_cast<const Number*>(row);
+        for (std::int64_t x = 0; x < width; ++x)
+          for (std::size_t c = 0; c < channels; ++c)
+            target[x * x_stride + static_cast<std::int64_t>(c) * c_stride] = value_of(c, *numbers++);
+        target += y_stride;
+      });
+    });
     return;
   }
+  const ValuesOf<double, Real> value_of(normalisation(), type);
   read_rows(index, window, size_of_result(), rows, columns, [&](std::int64_t y, const double* values) {
     Real* target = pixels + y * y_stride;
     for (std::int64_t x = 0; x < width; ++x)
-      for (std::size_t c = 0; c < 3; ++c)
-        target[x * x_stride + static_cast<std::int64_t>(c) * c_stride] =
-            static_cast<Real>((*values++ - middle[c]) * scale[c]);
+      for (std::size_t c = 0; c < channels; ++c)
+        target[x * x_stride + static_cast<std::int64_t>(c) * c_stride] = value_of(c, *values++);
   });
 }
 
@@ -214,19 +225,23 @@ std::optional<RawImage> VipsImages::raw(ReadKey key, Interval rows, Interval col
   reading([&] {
     const ImageHeader& image = header(key.index);
     if (as_in_file(image, ImageWindow{}))
-      out = {.rows = rows, .columns = columns, .normalisation = normalisation(), .band_rows = image.band_rows};
+      out = {.rows = rows,
+             .columns = columns,
+             .normalisation = normalisation(),
+             .band_rows = image.band_rows,
+             .type = image.format.type};
   });
   return out;
 }
 
 void VipsImages::read_bytes(std::int64_t index, Interval rows, Interval columns, std::uint8_t* to) const {
   reading([&] {
-    const auto row_bytes = static_cast<std::size_t>(3 * columns.size());
-    open_image(file(index).path, header(index), header(index).levels.front(), PixelKind::rgb)
-        ->for_each_row(rows, columns, [&](const void* row) {
-          std::memcpy(to, row, row_bytes);
-          to += row_bytes;
-        });
+    const PixelFormat format{options_.channels, header(index).format.type};
+    const auto row_bytes = static_cast<std::size_t>(format.bytes() * columns.size());
+    open(index, header(index).levels.front())->for_each_row(rows, columns, [&](const void* row) {
+      std::memcpy(to, row, row_bytes);
+      to += row_bytes;
+    });
   });
 }
 
@@ -248,11 +263,20 @@ ImageSize VipsImages::own_size(std::int64_t index) const {
 at::Tensor VipsImages::thumbnail(std::int64_t index, ImageSize size) const {
   at::Tensor out = at::empty({size.height, size.width, 3}, at::TensorOptions().dtype(at::kByte));
   reading([&] {
-    read_rows(index, {}, size, {0, size.height}, {0, size.width}, [&](std::int64_t y, const double* values) {
-      std::uint8_t* to = out.data_ptr<std::uint8_t>() + y * size.width * 3;
-      for (std::int64_t i = 0; i < size.width * 3; ++i)
-        to[i] = static_cast<std::uint8_t>(std::clamp(values[i] + 0.5, 0.0, 255.0));
+    const std::int64_t channels = options_.channels, pixels = size.height * size.width;
+    // Grey is shown as grey; of more than three channels the first three.
+    std::vector<double> shown;
+    read_rows(index, {}, size, {0, size.height}, {0, size.width}, [&](std::int64_t, const double* values) {
+      for (std::int64_t x = 0; x < size.width; ++x)
+        for (std::int64_t c = 0; c < 3; ++c) shown.push_back(values[x * channels + std::min(c, channels - 1)]);
     });
+    // What measured numbers mean is not known, so the smallest is shown black and the largest white.
+    const bool bytes = header(index).format.type == PixelType::uint8;
+    const auto [least, most] = std::ranges::minmax(shown);
+    const double black = bytes ? 0 : least, per_shade = bytes || most == least ? 1 : 255 / (most - least);
+    for (std::int64_t i = 0; i < 3 * pixels; ++i)
+      out.data_ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(
+          std::clamp((shown[static_cast<std::size_t>(i)] - black) * per_shade + 0.5, 0.0, 255.0));
   });
   return out;
 }
@@ -278,12 +302,12 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
                               const at::Tensor& out) const {
   const ImageFile& names = file(index);
   const ImageHeader& image = header(index);
-  const ImageHeader mask = read_header(names.mask);
+  const ImageHeader mask = read_header(names.mask, names.mask_item.value_or(0), /*mask=*/true);
   if (mask.height != image.height || mask.width != image.width)
     throw Error(concat("mask '", names.mask, "' has ", mask.height, "x", mask.width, " pixels, but its image '",
                        names.path, "' has ", image.height, "x", image.width));
   // The mask itself, never a level: those may be averages, and no label is the mean of two others.
-  const auto decoder = open_image(names.mask, mask, mask.levels.front(), PixelKind::label);
+  const auto decoder = open_image(names.mask, mask, mask.levels.front(), PixelKind::labels());
   const Stretch down = stretch_of(window.top, window.height, mask.height, 1, mask.height, options_.height);
   const Stretch across = stretch_of(window.left, window.width, mask.width, 1, mask.width, options_.width);
   const Interval source_rows{nearest(down, rows.begin), nearest(down, rows.end - 1) + 1};
@@ -315,7 +339,8 @@ void VipsImages::read_mask_as(std::int64_t index, const ImageWindow& window, Int
 
 std::string VipsImages::describe() const {
   // Images without labels, and those whose pixels are labelled, are all of one class: that says nothing.
-  return concat(list_.source, ": ", counted(size(), "image"), " as 3x", options_.height, "x", options_.width,
+  return concat(list_.source, ": ", counted(size(), "image"), " as ", options_.channels, "x", options_.height, "x",
+                options_.width,
                 options_.mask_classes > 0 ? concat(", masks of ", counted(options_.mask_classes, "class"))
                 : classes() > 1           ? concat(", ", counted(classes(), "class"))
                                           : std::string(),

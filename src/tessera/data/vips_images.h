@@ -2,7 +2,7 @@
 //
 // A read decodes the box that it needs, at the level of the file's pyramid that fits, and no more:
 //
-//   file ── level ──> rows of bytes ── triangle filter ──> height × width ── (raw − mean) / deviation ──> tensor
+//   file ── level ──> rows of numbers ── triangle filter ──> height × width ── (raw − mean) / deviation ──> tensor
 //
 // The level follows from the sizes of the image and of the result, never from the box, and the filter's sums are exact
 // (resample.h): a box has the bits of the same box of the whole image.
@@ -33,8 +33,10 @@ struct VipsOptions {
   Split split = Split::train;
   /// What every image is stretched to, whatever its own shape.
   std::int64_t height = 224, width = 224;
-  /// Of red, green and blue, in [0, 1]. The defaults are ImageNet's.
-  std::array<double, 3> mean{0.485, 0.456, 0.406}, deviation{0.229, 0.224, 0.225};
+  /// Of every image; PixelKind says what can be made of files that have others.
+  std::int64_t channels = 3;
+  /// One for all channels, or one for each; empty: default_normalisation() of integers.
+  std::vector<double> mean = {}, deviation = {};
   /// Labels must be less than this; 0 takes as many classes as there are.
   int classes = 0;
   /// What labels 0, 1, ... are called; empty: the names of the training set, sorted. Two CSV files of one data set need
@@ -65,14 +67,16 @@ class VipsImages : public ImageSource {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(list_.files.size()); }
   int classes() const override { return list_.classes; }
-  std::array<std::int64_t, 3> image_shape() const override { return {3, options_.height, options_.width}; }
+  std::array<std::int64_t, 3> image_shape() const override {
+    return {options_.channels, options_.height, options_.width};
+  }
   std::int64_t label(std::int64_t index) const override { return file(index).label; }
   std::optional<std::vector<std::int64_t>> label_set(std::int64_t index) const override {
     return options_.several ? file(index).labels : ImageSource::label_set(index);
   }
   int repeats(std::int64_t index) const override { return file(index).repeat; }
   int mask_classes() const override { return options_.mask_classes; }
-  Normalisation normalisation() const override;
+  Normalisation normalisation() const override { return {options_.mean, options_.deviation}; }
   /// Reading throws Error that names the file when it is not an image, is damaged or cut short, when a mask has
   /// another size than its image, or a value that is no class.
   void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override;
@@ -89,8 +93,8 @@ class VipsImages : public ImageSource {
   std::string describe() const override;
 
   const std::vector<std::string>& class_names() const override { return list_.class_names; }
-  /// The image's file.
-  std::string name(std::int64_t index) const override { return file(index).path; }
+  /// The image's file, and which one of it where it has several: "a.npy[3]".
+  std::string name(std::int64_t index) const override { return file(index).name(); }
 
   /// What reading an image, or its mask, would throw; empty: nothing. It decodes all of the file at every level that a
   /// read may take, because damage may lie in a part that one rank reads and another does not. smallest_window: the
@@ -110,10 +114,11 @@ class VipsImages : public ImageSource {
   const ImageLevel& level_of(const ImageHeader& image, double height_share, double width_share) const;
   const ImageHeader& header(std::int64_t index) const;
   /// Of the window stretched to `size`, these rows and columns: calls write(row, values) for each, from top to bottom;
-  /// values are bytes as doubles, the channels innermost.
+  /// values are the file's numbers as doubles, the channels innermost.
   template <class Write>
   void read_rows(std::int64_t index, const ImageWindow& window, ImageSize size, Interval rows, Interval columns,
                  const Write& write) const;
+  std::unique_ptr<ImageDecoder> open(std::int64_t index, const ImageLevel& level) const;
   template <class Real>
   void read_as(std::int64_t index, const ImageWindow& window, Interval rows, Interval columns,
                const at::Tensor& out) const;

@@ -1,4 +1,5 @@
 // Operators with weights.
+#include "tessera/base/text.h"
 #include "tessera/import/call.h"
 
 namespace tessera {
@@ -68,6 +69,10 @@ Thing conv(const Call& call) {
   o.groups = call.integer("groups", 1);
   o.bias = bias != nullptr;
   take_padding(call, o);
+  const bool of_images = !call.graph().node(x).op;
+  require(!of_images || weight.sizes[1] * o.groups == call.graph().shape(x).channels, "it takes images of ",
+          counted(weight.sizes[1] * o.groups, "channel"), ", and these have ", call.graph().shape(x).channels,
+          "; see --channels");
   if (weight.sizes[1] * o.groups != call.graph().shape(x).channels)
     not_translated("its weight '", weight.tensor->name, "' is for ", weight.sizes[1] * o.groups, " channels, and ",
                    call.graph().shape(x).channels, " come in");

@@ -47,6 +47,7 @@ std::string to_json(const RunDescription& d, bool with_run) {
                      {"classes", use.classes},
                      {"class_names", use.class_names},
                      {"image_size", {use.height, use.width}},
+                     {"channels", use.channels()},
                      {"data", use.data},
                      {"mean", use.mean},
                      {"std", use.deviation},
@@ -77,6 +78,8 @@ RunDescription parse_description(std::string_view text, const std::string& where
                    .commit = field_as<std::string>(json, "commit", where)};
   if (size.size() != 2 || size[0] < 1 || size[1] < 1 || d.use.classes < 1)
     throw Error(concat(where, ": the image size or the number of classes cannot be"));
+  if (d.use.mean.empty() || d.use.mean.size() != d.use.deviation.size())
+    throw Error(concat(where, ": it must have a mean and a deviation for each channel"));
   d.use.height = size[0];
   d.use.width = size[1];
   if (const auto ignore = found->find("mask_ignore"); ignore != found->end() && !ignore->is_null())

@@ -19,9 +19,10 @@ struct NetworkUse {
   std::vector<std::string> class_names;  ///< empty: they have numbers only
   std::int64_t height = 0, width = 0;
   std::string data;                     ///< --app: medical (image files), cifar or synthetic
-  std::vector<double> mean, deviation;  ///< by channel: pixels are (value - mean) / deviation, of values in [0, 1]
+  std::vector<double> mean, deviation;  ///< by channel: pixels are (value - mean) / deviation, of integers in [0, 1]
   std::vector<int> mask_values;         ///< --mask-values; empty: a pixel's value is its class
   std::optional<int> mask_ignore;
+  std::int64_t channels() const { return static_cast<std::int64_t>(mean.size()); }
   friend bool operator==(const NetworkUse&, const NetworkUse&) = default;
 };
 

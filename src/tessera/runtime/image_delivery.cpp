@@ -10,12 +10,13 @@ constexpr std::int64_t ahead_on_gpu = 256 << 20;
 
 void finish_on_gpu(const RawImage& raw, const at::Tensor& bytes, const at::Tensor& out) {
   const auto channels = static_cast<std::size_t>(raw.normalisation.channels());
-  gpu::ByteImage how{.transpose = raw.transpose,
+  gpu::ByteImage how{.number_bytes = static_cast<int>(bytes_of(raw.type)),
+                     .transpose = raw.transpose,
                      .flip_rows = raw.flip_rows,
                      .flip_columns = raw.flip_columns,
                      .colours = raw.colours.has_value()};
-  for (std::size_t c = 0; c < channels; ++c) how.numbers.push_back(raw.normalisation.middle(c));
-  for (std::size_t c = 0; c < channels; ++c) how.numbers.push_back(raw.normalisation.scale(c));
+  for (std::size_t c = 0; c < channels; ++c) how.numbers.push_back(raw.normalisation.middle(c, raw.type));
+  for (std::size_t c = 0; c < channels; ++c) how.numbers.push_back(raw.normalisation.scale(c, raw.type));
   if (raw.colours) {
     how.numbers.insert(how.numbers.end(), raw.colours->offset.begin(), raw.colours->offset.end());
     for (const auto& row : raw.colours->matrix) how.numbers.insert(how.numbers.end(), row.begin(), row.end());

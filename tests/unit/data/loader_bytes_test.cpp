@@ -67,6 +67,16 @@ TEST(LoaderBytes, AreTurnedAndColouredWhereTheyAreUsed) {
   expect_same(square, {.batch_size = 4, .deliver = at::TensorOptions().dtype(at::kBFloat16)});
 }
 
+TEST(LoaderBytes, OfWideNumbersHaveTheBitsOfValues) {
+  const AugmentOptions augment{
+      .seed = 5, .flip_horizontal = true, .flip_vertical = true, .rotate = true, .contrast = 0.2};
+  for (const PixelType type : {PixelType::uint16, PixelType::float32}) {
+    const auto images = std::make_shared<ByteImages>(9, 24, 24, /*odd=*/4, PixelFormat{4, type});
+    expect_same(images, {.batch_size = 4});
+    expect_same(std::make_shared<Augmented>(images, augment), {.batch_size = 4});
+  }
+}
+
 TEST(LoaderBytes, LeaveOneImageThatIsNotMadeOfThem) {
   expect_same(std::make_shared<ByteImages>(9, 20, 31, /*odd=*/4), {.batch_size = 3});
 }

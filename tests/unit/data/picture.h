@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// Channels innermost, 8 or 16 bits.
+/// Channels innermost; of 8 or 16 bits, or float.
 template <class Value = std::uint8_t>
 struct Picture {
   std::int64_t height, width, channels;
@@ -29,11 +29,14 @@ struct Picture {
     if (vips_init("test") != 0) throw std::runtime_error("libvips does not start");
     VipsImage* image =
         vips_image_new_from_memory(values.data(), values.size() * sizeof(Value), int(width), int(height), int(channels),
-                                   sizeof(Value) == 1 ? VIPS_FORMAT_UCHAR : VIPS_FORMAT_USHORT);
+                                   sizeof(Value) == 1   ? VIPS_FORMAT_UCHAR
+                                   : sizeof(Value) == 2 ? VIPS_FORMAT_USHORT
+                                                        : VIPS_FORMAT_FLOAT);
     VipsImage* typed = nullptr;
     const bool wide = sizeof(Value) == 2, grey = channels < 3;
-    const auto kind = grey ? (wide ? VIPS_INTERPRETATION_GREY16 : VIPS_INTERPRETATION_B_W)
-                           : (wide ? VIPS_INTERPRETATION_RGB16 : VIPS_INTERPRETATION_sRGB);
+    const auto kind = sizeof(Value) == 4 ? VIPS_INTERPRETATION_MULTIBAND
+                      : grey             ? (wide ? VIPS_INTERPRETATION_GREY16 : VIPS_INTERPRETATION_B_W)
+                                         : (wide ? VIPS_INTERPRETATION_RGB16 : VIPS_INTERPRETATION_sRGB);
     const bool failed = vips_copy(image, &typed, "interpretation", kind, nullptr) != 0 ||
                         vips_image_write_to_file(typed, (path + options).c_str(), nullptr) != 0;
     if (typed) g_object_unref(typed);

@@ -35,6 +35,13 @@ TEST(ImageDelivery, NormalisesAsACpu) {
   for (const auto dtype : dtypes) expect_same_bits(std::make_shared<test::ByteImages>(7, 65, 33, /*odd=*/2), dtype);
 }
 
+TEST(ImageDelivery, NormalisesWideNumbersAndOtherChannelsAsACpu) {
+  for (const PixelType type : {PixelType::uint8, PixelType::uint16, PixelType::float32})
+    for (const std::int64_t channels : {1, 4, 13})
+      for (const auto dtype : dtypes)
+        expect_same_bits(std::make_shared<test::ByteImages>(7, 65, 33, /*odd=*/2, PixelFormat{channels, type}), dtype);
+}
+
 TEST(ImageDelivery, TurnsAndColoursAsACpu) {
   const AugmentOptions augment{.seed = 5,
                                .flip_horizontal = true,
@@ -45,6 +52,11 @@ TEST(ImageDelivery, TurnsAndColoursAsACpu) {
                                .saturation = 0.5};
   const auto images = std::make_shared<Augmented>(std::make_shared<test::ByteImages>(7, 41, 41), augment);
   for (const auto dtype : dtypes) expect_same_bits(images, dtype);
+  AugmentOptions grey = augment;
+  grey.saturation = 0;
+  const auto wide = std::make_shared<Augmented>(
+      std::make_shared<test::ByteImages>(7, 41, 41, /*odd=*/-1, PixelFormat{4, PixelType::uint16}), grey);
+  for (const auto dtype : dtypes) expect_same_bits(wide, dtype);
 }
 
 }  // namespace

@@ -417,12 +417,15 @@ void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor&
 void image_of_bytes(const at::Tensor& bytes, const ByteImage& how, const at::Tensor& out) {
   const c10::cuda::CUDAGuard guard(out.device());
   const std::int64_t channels = out.size(0), rows = out.size(1), columns = out.size(2);
-  ensure(bytes.scalar_type() == at::kByte && bytes.is_contiguous() && bytes.numel() == out.numel() &&
+  ensure(bytes.scalar_type() == at::kByte && bytes.is_contiguous() && bytes.numel() == how.number_bytes * out.numel() &&
              bytes.device() == out.device(),
          "an image of sizes ", out.sizes(), " of bytes of sizes ", bytes.sizes());
   const at::Tensor numbers =
       at::from_blob(const_cast<double*>(how.numbers.data()), {std::ssize(how.numbers)}, at::kDouble).to(out.device());
-  ByteImageJob job{.bytes = bytes.data_ptr<std::uint8_t>(),
+  ByteImageJob job{.bytes = bytes.data_ptr(),
+                   .of = how.number_bytes == 1   ? FileNumber::uint8
+                         : how.number_bytes == 2 ? FileNumber::uint16
+                                                 : FileNumber::float32,
                    .down = how.transpose ? channels : columns * channels,
                    .across = how.transpose ? rows * channels : channels,
                    .numbers = numbers.data_ptr<double>(),
@@ -435,8 +438,8 @@ void image_of_bytes(const at::Tensor& bytes, const ByteImage& how, const at::Ten
                    .channel_stride = out.stride(0),
                    .row_stride = out.stride(1),
                    .column_stride = out.stride(2)};
-  if (how.flip_rows) job.bytes += (rows - 1) * job.down, job.down = -job.down;
-  if (how.flip_columns) job.bytes += (columns - 1) * job.across, job.across = -job.across;
+  if (how.flip_rows) job.origin += (rows - 1) * job.down, job.down = -job.down;
+  if (how.flip_columns) job.origin += (columns - 1) * job.across, job.across = -job.across;
   image_of_bytes(job, current_stream());
 }
 

@@ -91,8 +91,9 @@ void conv_input_gradient(const at::Tensor& gradient, Origin origin, const at::Te
 void conv_weight_gradient(const at::Tensor& in, Origin origin, const at::Tensor& gradient, std::int64_t stride,
                           const at::Tensor& sum);
 
-/// finish() of data/raw_image.h: an image out of a box of bytes, [rows, columns, channels].
+/// finish() of data/raw_image.h: an image out of a box of the numbers of its file, [rows, columns, channels], as bytes.
 struct ByteImage {
+  int number_bytes = 1;  ///< 1: uint8, 2: uint16, 4: float32
   bool transpose = false, flip_rows = false, flip_columns = false;
   bool colours = false;
   std::vector<double> numbers;  ///< as in gpu_kernels.h

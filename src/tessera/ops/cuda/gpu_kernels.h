@@ -177,10 +177,13 @@ void depthwise_input_gradient(const DepthwiseJob& job, const void* weights, void
 int depthwise_blocks(const DepthwiseJob& job);
 void depthwise_weight_gradient(const DepthwiseJob& job, void* partials, void* stream);
 
-/// An image made of bytes (data/raw_image.h). The byte of channel c of the pixel (y, x) is
-/// bytes[y · down + x · across + c]; both may be negative.
+/// An image made of the numbers of its file (data/raw_image.h). The number of channel c of the pixel (y, x) is
+/// bytes[origin + y · down + x · across + c]; down and across may be negative.
+enum class FileNumber : std::uint8_t { uint8, uint16, float32 };
 struct ByteImageJob {
-  const std::uint8_t* bytes = nullptr;
+  const void* bytes = nullptr;
+  FileNumber of = FileNumber::uint8;
+  std::int64_t origin = 0;
   std::int64_t down = 0, across = 0;
   const double* numbers = nullptr;  ///< middle and scale of each channel; then, with colours, offsets and the matrix
   bool colours = false;
