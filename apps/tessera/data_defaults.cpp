@@ -22,7 +22,7 @@ void refuse_idle_flags(const Options& o) {
                    o.datapath.empty() ? ", or name a data set by --datapath" : "");
   };
   for (const char* flag : {"mean", "std"}) only_for(flag, app == "medical", "image files");
-  only_for("channels", app != "cifar", "image files and made-up images");
+  only_for("channels", app != "cifar", "image files and synthetic images");
   only_for("synthetic-images", app == "synthetic", "--app synthetic");
   problems.check(!o.has("datapath") || app != "synthetic", "--datapath ", o.datapath,
                  " is not looked at with --app synthetic; leave one of them out");
