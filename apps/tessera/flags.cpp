@@ -30,10 +30,16 @@ const Names& of_one_start() {
 // How a run is divided. --parts and --batch-norm, which batch norm sees, are among them: a whole command line for
 // another plan must not get a part of the old one.
 const Names& of_the_plan() {
-  static const Names names{"parts",      "split-size",        "balance",      "balance-by",    "schedule",
-                           "replicas",   "num-spatial-parts", "spatial-size", "slice-method",  "grid", "turns",
-                           "batch-norm", "halo-D2",           "fused-layers", "local-DP",      "times",
-                           "num-hp",     "DP-ONLY",           "grad-sync",    "ranks-per-node"};
+  static const Names names{
+      "parts",        "split-size",   "balance", "balance-by", "schedule",   "replicas",      "num-spatial-parts",
+      "spatial-size", "slice-method", "grid",    "turns",      "batch-norm", "halo-D2",       "fused-layers",
+      "local-DP",     "times",        "num-hp",  "DP-ONLY",    "grad-sync",  "ranks-per-node"};
+  return names;
+}
+
+// Where values wait: one flag says how, the other where.
+const Names& of_the_store() {
+  static const Names names{"store", "scratch"};
   return names;
 }
 
@@ -132,11 +138,13 @@ std::vector<std::string> flags_from_run(const CLI::App& command, const Options& 
   const auto gives_any_of = [&](const Names& names) {
     return std::ranges::any_of(names, [&](const std::string& name) { return options.has(name); });
   };
-  const bool other_plan = gives_any_of(of_the_plan()), other_length = gives_any_of(of_the_length());
+  // Those of a kind replace each other together.
+  Names replaced;
+  for (const Names* kind : {&of_the_plan(), &of_the_store(), &of_the_length()})
+    if (gives_any_of(*kind)) replaced.insert(kind->begin(), kind->end());
   std::vector<std::string> flags;
   for (const auto& [name, value] : description->flags) {
-    if (options.has(name) || !command.get_option_no_throw("--" + name)) continue;
-    if ((other_plan && of_the_plan().contains(name)) || (other_length && of_the_length().contains(name))) continue;
+    if (options.has(name) || replaced.contains(name) || !command.get_option_no_throw("--" + name)) continue;
     flags.push_back(concat("--", name, "=", value));
   }
   return flags;
@@ -146,8 +154,8 @@ std::map<std::string, std::string> flags_to_keep(const std::map<std::string, std
   std::map<std::string, std::string> kept;
   for (const auto& [name, value] : given) {
     if (of_one_start().contains(name)) continue;
-    const bool path = name == "datapath" || name == "val-datapath" || (name == "model" && value.ends_with(".pt")) ||
-                      (name == "model" && value.ends_with(".pt2"));
+    const bool path = name == "datapath" || name == "val-datapath" || name == "scratch" ||
+                      (name == "model" && value.ends_with(".pt")) || (name == "model" && value.ends_with(".pt2"));
     kept[name] = path ? absolute_path(value) : value;
   }
   return kept;

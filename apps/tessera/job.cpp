@@ -1,6 +1,7 @@
 #include "job.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cmath>
@@ -134,6 +135,22 @@ void check_memory(const Job& job, const Options& o) {
       job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction" : ", or --balance-by memory"));
 }
 
+// The folder is one of each machine's own, so all ranks learn of one that cannot use it.
+void try_scratch(const std::string& folder, const Launch& launch) {
+  std::string problem;
+  try {
+    make_file_store(folder);
+  } catch (const UsageError& error) {
+    problem = error.what();
+  }
+  const at::Tensor failed = at::full({1}, problem.empty() ? 0 : 1, at::kLong);
+  if (launch.world()) launch.world()->all_reduce(failed, Reduce::max).wait();
+  require(failed.item<std::int64_t>() == 0,
+          problem.empty() ? concat("--scratch ", folder, " cannot be used on every machine; name a folder that ",
+                                   "exists on each of them and can be written to")
+                          : problem);
+}
+
 // A GPU leaves the cores to those that read; on a CPU they share them with those that compute.
 int reading_threads(const Options& o, int cores, int ranks) {
   const int share = cores / ranks;
@@ -184,11 +201,11 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   problems.absorb([&] { check_plan_options(o.plan); });
   o.train.dtype = o.dtype == "float64" ? at::kDouble : o.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   o.train.device = o.device == "cuda" ? at::kCUDA : at::kCPU;
-  o.train.recompute = parse_recompute(o.recompute);
-  o.train.store = parse_store(o.store);
-  require(o.train.store == StoreKind::file || o.train.scratch.empty(), "--scratch is for --store file");
-  if (o.train.store != StoreKind::device && !o.planning)
-    make_store(o.train.store, o.device == "cuda" ? at::kCUDA : at::kCPU, o.train.scratch);  // said before anything runs
+  problems.absorb([&] { o.train.recompute = parse_recompute(o.recompute); });
+  problems.absorb([&] {
+    o.train.store = parse_store(o.store);
+    check_store(o.train.store, o.train.device, o.train.scratch);
+  });
 
   Job job;
   DataSets data(o);
@@ -255,6 +272,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   o.train.loader_workers = o.workers.value_or(
       reading_threads(o, cores, launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node()));
   if (o.memory_limit) check_memory(job, o);
+  if (o.train.store == StoreKind::file && !o.planning && !o.evaluation.only) try_scratch(o.train.scratch, launch);
   return job;
 }
 

@@ -88,7 +88,9 @@ std::vector<EvaluationRow> rows() {
   add({"one_rank_dropout", {}, four, 11, with_dropout(18, 21)});
   add({"grid_2x2", resnet_v2(34, 31), {.batch_size = 4, .grid = "2x2"}});
   add({"turns_2x3", resnet_v2(34, 31), {.batch_size = 4, .turns = "2x3"}});
-  add({"turns_on_tiles_two_stages", resnet_v2(34, 31), {.batch_size = 4, .split_size = 2, .grid = "1x2", .turns = "2x2,1x2"}});
+  add({"turns_on_tiles_two_stages",
+       resnet_v2(34, 31),
+       {.batch_size = 4, .split_size = 2, .grid = "1x2", .turns = "2x2,1x2"}});
   add({"grid_2x2_dropout", {}, {.batch_size = 4, .grid = "2x2"}, 11, with_dropout(18, 21)});
   add({"grid_3x2_fused", resnet_v1(33, 37), {.batch_size = 4, .grid = "3x2", .fused_layers = 2, .halo_d2 = true}});
   add({"grid_1x2_amoebanet", amoebanet(97, 65), {.batch_size = 2, .grid = "1x2"}});

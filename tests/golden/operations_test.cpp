@@ -179,9 +179,7 @@ std::vector<Named> plans() {
           {"fused", {.batch_size = 4, .grid = "2x2", .fused_layers = 2, .halo_d2 = true}},
           {"stages", {.batch_size = 4, .parts = 2, .split_size = 2, .grid = "2x1"}},
           {"blocks", {.batch_size = 4, .parts = 2, .split_size = 2, .schedule = "zero-bubble"}, Recompute::block},
-          {"turns",
-           {.batch_size = 4, .parts = 2, .split_size = 2, .turns = "2x2,1x2"},
-           {Recompute::block, 2}},
+          {"turns", {.batch_size = 4, .parts = 2, .split_size = 2, .turns = "2x2,1x2"}, {Recompute::block, 2}},
           {"gems", {.batch_size = 4, .parts = 2, .split_size = 2, .schedule = "gems-mast"}}};
 }
 

@@ -135,11 +135,7 @@ class Communicator {
  protected:
   Communicator(Rank rank, int size, std::string name, CommunicatorOptions options,
                std::shared_ptr<BufferPool> buffers = std::make_shared<BufferPool>())
-      : rank_(rank),
-        size_(size),
-        name_(std::move(name)),
-        options_(std::move(options)),
-        buffers_(std::move(buffers)) {
+      : rank_(rank), size_(size), name_(std::move(name)), options_(std::move(options)), buffers_(std::move(buffers)) {
     if (!options_.waiting) options_.waiting = std::make_shared<Waiting>(options_.timeout);
   }
 

@@ -154,8 +154,8 @@ std::vector<Stage> stages_without_nodes(const PlanOptions& o) {
     for (std::int64_t r = 0; r < stage.grid.tiles() * stage.batch_ways; ++r) stage.ranks.push_back(rank++);
     stage.turns = turns[turns.size() == 1 ? 0 : s];
     stage.grid = {stage.grid.rows * stage.turns.rows, stage.grid.columns * stage.turns.columns};
-    require(stage.grid.tiles() * stage.batch_ways <= most_ranks, "--turns ", stage.turns, " makes ",
-            stage.grid.tiles(), " tiles of stage ", s, ", more than the ", most_ranks, " that are possible");
+    require(stage.grid.tiles() * stage.batch_ways <= most_ranks, "--turns ", stage.turns, " makes ", stage.grid.tiles(),
+            " tiles of stage ", s, ", more than the ", most_ranks, " that are possible");
   }
   return stages;
 }
@@ -224,7 +224,8 @@ void check_tiles(const Graph& graph, const Plan& plan, Problems& problems) {
       problems.add("stage ", s, " on a grid of ", stage.grid, " leaves a tile empty at node '",
                    graph.nodes()[static_cast<std::size_t>(*node)].name, "' (",
                    graph.nodes()[static_cast<std::size_t>(*node)].shape, "); the largest grid that works is ",
-                   largest_grid(graph, stage), ": change --num-spatial-parts or --grid, or use a larger --image-size");
+                   largest_grid(graph, stage), ": change ", stage.turns.tiles() > 1 ? "--turns, " : "",
+                   "--num-spatial-parts or --grid, or use a larger --image-size");
   }
 }
 

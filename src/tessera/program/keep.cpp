@@ -116,8 +116,8 @@ class ByStep {
   std::vector<int> chain_;  // by value: how many values are made again up to it
 };
 
-// Keeps what crosses from one block of cells to another, and what comes from elsewhere; all else that backward wants is made
-// again from that. In reverse, because what is made again wants its inputs.
+// Keeps what crosses from one block of cells to another, and what comes from elsewhere; all else that backward wants is
+// made again from that. In reverse, because what is made again wants its inputs.
 std::vector<Keep> by_blocks(const Graph& graph, std::vector<Step>& steps, int cells) {
   const auto consumers = graph.consumers();
   const int first = steps.empty() ? 0 : graph.node({steps.front().node}).cell;
@@ -151,7 +151,8 @@ std::vector<Keep> by_blocks(const Graph& graph, std::vector<Step>& steps, int ce
 }  // namespace
 
 std::vector<Keep> decide_keep(const Graph& graph, std::vector<Step>& steps, Recompute recompute) {
-  auto keep = recompute == Recompute::block ? by_blocks(graph, steps, recompute.cells) : ByStep(graph, steps, recompute).run();
+  auto keep =
+      recompute == Recompute::block ? by_blocks(graph, steps, recompute.cells) : ByStep(graph, steps, recompute).run();
   for (Step& step : steps) {
     for (std::size_t i = 0; i < step.inputs.size(); ++i) step.needs_input.push_back(wants_input(graph, step, i));
     step.needs_output = wants_output(graph, step);

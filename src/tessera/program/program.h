@@ -88,7 +88,7 @@ struct Program {
 
   NodeRange nodes;
   std::vector<Step> steps;
-  std::vector<Keep> keep;     ///< by value
+  std::vector<Keep> keep;  ///< by value
   /// By value: it is made again at the cost of little more than the memory that it takes.
   std::vector<bool> light;
   std::vector<int> producer;  ///< by value: the step that makes it, -1 for what enters and for values inside a step

@@ -156,7 +156,8 @@ at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& ima
   const Box image = image_box(), loss = loss_box();
   for (std::size_t m = 0; m < members(); ++m) {
     PassInfo mine = pass;
-    if (members_[m].place() != wiring_.place) mine.statistics.share = 0;  // they have the same statistics: one hands them in
+    if (members_[m].place() != wiring_.place)
+      mine.statistics.share = 0;  // they have the same statistics: one hands them in
     if (pass.labels.defined() && pass.labels.dim() == 3)
       mine.labels = cut(pass.labels, 1, loss, members_[m].owned_box_of(static_cast<int>(graph_.nodes().size()) - 1));
     members_[m].begin_forward(state.members[m], cut(images, 2, image, members_[m].image_box()), std::move(mine));
@@ -168,11 +169,9 @@ at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& ima
     for (std::size_t m = 0; m < members(); ++m) {
       MemberState& mine = state.members[m];
       for (std::size_t s = phase.first; s < phase.end; ++s)
-        naming_node(steps()[s].name, [&] {
-          members_[m].forward_step(mine, s, halfway && s == phase.first ? agreed : at::Tensor());
-        });
-      if (phase.offers)
-        naming_node(steps()[phase.end].name, [&] { offers[m] = members_[m].offer(mine, phase.end); });
+        naming_node(steps()[s].name,
+                    [&] { members_[m].forward_step(mine, s, halfway && s == phase.first ? agreed : at::Tensor()); });
+      if (phase.offers) naming_node(steps()[phase.end].name, [&] { offers[m] = members_[m].offer(mine, phase.end); });
     }
     if (office_) office_->dispatch();
     halfway = phase.offers;

@@ -106,7 +106,7 @@ class Executor {
   const Wiring wiring_;
   const Program program_;
   StageWork work_;
-  std::unique_ptr<PostOffice> office_;                // null where every rank has one place
+  std::unique_ptr<PostOffice> office_;                  // null where every rank has one place
   std::vector<std::unique_ptr<Communicator>> windows_;  // by member, with an office
   std::vector<Member> members_;
   std::vector<Phase> forward_, backward_;

@@ -29,6 +29,11 @@ class Event {
   void record(cudaStream_t stream) { C10_CUDA_CHECK(cudaEventRecord(event_, stream)); }
   void hold(cudaStream_t stream) const { C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_, 0)); }
   void wait() const { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
+  bool over() const {
+    if (cudaEventQuery(event_) == cudaSuccess) return true;
+    static_cast<void>(cudaGetLastError());  // "not yet" is no error
+    return false;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -54,8 +59,8 @@ class Pinned {
     const cudaError_t error = cudaHostRegister(data_, bytes_, cudaHostRegisterDefault);
     if (error != cudaSuccess) {
       ::munmap(data_, bytes_);
-      throw Error(concat("--store host: ", bytes_ >> 20, " MiB of the host's memory cannot be pinned: ",
-                         cudaGetErrorString(error)));
+      throw Error(concat("--store host: ", bytes_ >> 20,
+                         " MiB of the host's memory cannot be pinned: ", cudaGetErrorString(error)));
     }
   }
   ~Pinned() {
@@ -81,6 +86,8 @@ class PinnedStore final : public Store {
  public:
   std::unique_ptr<Stored> put(const at::Tensor& tensor) override;
   std::int64_t peak_bytes() const override { return peak_; }
+  // Each has pages of its own.
+  std::size_t smallest() const override { return std::size_t{1} << 20; }
   // An eighth of the GPU: each time that a value need not come again saves the bus as much as it is long.
   std::int64_t room() const override { return room_; }
   PinnedStore() {
@@ -121,7 +128,12 @@ class PinnedStore final : public Store {
     });
     free_[bytes].push_back(std::move(buffer));
   }
+  // What has left holds no memory any more; copies end in the order in which they began.
+  void let_go() {
+    while (!leaving_.empty() && leaving_.front().written->over()) leaving_.pop_front();
+  }
   void make_room(std::int64_t bytes) {
+    let_go();
     std::int64_t all = bytes;
     for (const Leaving& l : leaving_) all += static_cast<std::int64_t>(l.tensor.nbytes());
     while (!leaving_.empty() && all > most_leaving) {
@@ -165,6 +177,7 @@ class PinnedStore::Waiting final : public Stored {
 
   void prefetch() override {
     if (coming_.defined()) return;
+    store_.let_go();
     coming_ = at::empty_strided(sizes_, strides_, options_);
     const cudaStream_t in = store_.in_.stream();
     Event free;  // the memory may have been somebody else's until now

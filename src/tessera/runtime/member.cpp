@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace tessera {
 namespace {
 
@@ -159,7 +158,7 @@ void Member::forward_step(MemberState& state, std::size_t s, at::Tensor agreed) 
   if (work_.store == nullptr || evaluating) return;
   for (int v : step.release_in_evaluation) {  // what only backward still wants
     const at::Tensor& data = value(state, v).data;
-    if (v == 0 || !data.defined() || boxes(v).frame.empty()) continue;
+    if (v == 0 || !data.defined() || boxes(v).frame.empty() || data.nbytes() < work_.store->smallest()) continue;
     settle(state, v);
     state.stored[v] = work_.store->put(data);
     value(state, v).release();
@@ -252,8 +251,7 @@ void Member::put_down(MemberState& state) const {
     work_.staying_bytes += bytes;
   }
   const auto again = [&](int v) {
-    return (state.stored.contains(v) && !state.staying.contains(v)) ||
-           work_.program.light[static_cast<std::size_t>(v)];
+    return (state.stored.contains(v) && !state.staying.contains(v)) || work_.program.light[static_cast<std::size_t>(v)];
   };
   for (int v = 1; v < static_cast<int>(state.values.size()); ++v)
     if (again(v)) value(state, v).release();
@@ -292,7 +290,8 @@ void Member::release(MemberState& state, int v) const {
   settle(state, v);
   Slab& slab = value(state, v);
   const auto& [owned, made, held, frame, inside] = boxes(v);
-  const bool wanted_again = work_.program.keep[static_cast<std::size_t>(v)] == Keep::recomputed && !state.pass.evaluating;
+  const bool wanted_again =
+      work_.program.keep[static_cast<std::size_t>(v)] == Keep::recomputed && !state.pass.evaluating;
   if (slab.defined() && wanted_again && margins_.contains(v))
     for (const Box& box : difference(held, made))
       state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});

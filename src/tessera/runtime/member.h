@@ -1,6 +1,6 @@
 // One member of a stage: the boxes of its tile, and what it does in each step, forward and in Tessera's own reverse
-// walk. What it keeps, when that is freed, and when values and gradients travel is decided here; the order of the steps,
-// and what members have to agree on, is the executor's.
+// walk. What it keeps, when that is freed, and when values and gradients travel is decided here; the order of the
+// steps, and what members have to agree on, is the executor's.
 #pragma once
 
 #include <map>
@@ -23,13 +23,13 @@ namespace tessera {
 struct MemberState {
   PassInfo pass;
   int micro = 0;
-  std::vector<Slab> values;                  ///< by value, all over its frame; data undefined where it was freed
-  std::vector<std::vector<Slab>> gradients;  ///< by value: terms whose sum is the gradient, at most two
-  std::vector<Saved> saved;                  ///< by step
-  std::map<int, Movement> arriving;          ///< by value: margins, or the value from another stage, under way
-  std::map<int, std::vector<Slab>> margins;  ///< of values that are thrown away and made again: what others sent
+  std::vector<Slab> values;                       ///< by value, all over its frame; data undefined where it was freed
+  std::vector<std::vector<Slab>> gradients;       ///< by value: terms whose sum is the gradient, at most two
+  std::vector<Saved> saved;                       ///< by step
+  std::map<int, Movement> arriving;               ///< by value: margins, or the value from another stage, under way
+  std::map<int, std::vector<Slab>> margins;       ///< of values that are thrown away and made again: what others sent
   std::map<int, std::unique_ptr<Stored>> stored;  ///< by value: those that wait elsewhere
-  std::set<int> staying;  ///< of these: those that came back and stay, within Store::room()
+  std::set<int> staying;                          ///< of these: those that came back and stay, within Store::room()
 
   /// A gradient under way to this member: from neighbours (margins) or later stages.
   struct Returning {
@@ -66,9 +66,9 @@ struct StageWork {
   Meter* meter = nullptr;
   /// Whether somebody might be waited for in the middle of backward, so that weight gradients are put off until then.
   bool fills_waits = false, agrees_on_norms = false;
-  int kept = -1;  ///< see Executor::keep_for_answer()
-  Store* store = nullptr;  ///< where values wait from forward to backward; null: where they are
-  bool turns = false;      ///< the rank has several members
+  int kept = -1;                           ///< see Executor::keep_for_answer()
+  Store* store = nullptr;                  ///< where values wait from forward to backward; null: where they are
+  bool turns = false;                      ///< the rank has several members
   mutable std::int64_t staying_bytes = 0;  ///< see MemberState::staying
 };
 

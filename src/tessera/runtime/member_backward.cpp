@@ -44,8 +44,7 @@ void Member::expect_gradients(MemberState& state) {
   for (const auto& [v, link] : departures_) {
     if (boxes(v).owned.empty()) continue;
     Slab gradient = empty_slab(boxes(v).owned, work_.graph.shape({v}).channels, state.pass.options);
-    Movement movement =
-        link.exchange.start_transpose(*places_, {}, gradient.data, tag(state, link, true), Into::fresh);
+    Movement movement = link.exchange.start_transpose(*places_, {}, gradient.data, tag(state, link, true), Into::fresh);
     state.returning.emplace(v, MemberState::Returning{std::move(movement), std::move(gradient)});
   }
 }
@@ -165,7 +164,7 @@ void Member::backward_step(MemberState& state, std::size_t s, bool defer_weights
 }
 
 std::vector<Slab> Member::take_gradients(MemberState& state, const Step& step, const Kernel& kernel,
-                                           bool defer_weights) {
+                                         bool defer_weights) {
   const int v = step.output;
   for (auto [it, end] = state.returning.equal_range(v); it != end; it = state.returning.erase(it)) {
     if (!defer_weights) fill_wait(state);

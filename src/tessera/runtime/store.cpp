@@ -56,13 +56,13 @@ class FileStore final : public Store {
   template <class Call, class Byte>
   void transfer(Call call, const char* what, Byte* data, std::int64_t bytes, std::int64_t at) const {
     for (std::int64_t done = 0; done < bytes;) {
-      const auto n = call(file_, data + done, static_cast<std::size_t>(std::min<std::int64_t>(bytes - done, 1 << 30)),
-                          at + done);
+      const auto n =
+          call(file_, data + done, static_cast<std::size_t>(std::min<std::int64_t>(bytes - done, 1 << 30)), at + done);
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0)
         throw Error(concat("cannot ", what, " values in --scratch ", folder_, ": ",
-                           n == 0 ? "the file ends early" : std::strerror(errno),
-                           "; it needs room for ", end_ >> 20, " MiB and more"));
+                           n == 0 ? "the file ends early" : std::strerror(errno), "; it needs room for ", end_ >> 20,
+                           " MiB and more"));
       done += n;
     }
   }
@@ -115,16 +115,22 @@ StoreKind parse_store(const std::string& name) {
 
 std::unique_ptr<Store> make_file_store(const std::string& folder) { return std::make_unique<FileStore>(folder); }
 
+void check_store(StoreKind kind, at::DeviceType device, const std::string& scratch) {
+  require(kind != StoreKind::host || device == at::kCUDA,
+          "--store host is for GPUs, and this run is on CPUs, whose values are there already; ",
+          "use --store file with --scratch DIR");
+  require(kind != StoreKind::file || !scratch.empty(), "--store file needs a folder: --scratch DIR");
+  require(kind == StoreKind::file || scratch.empty(), "--scratch is for --store file");
+}
+
 std::unique_ptr<Store> make_store(StoreKind kind, at::DeviceType device, const std::string& scratch) {
+  check_store(kind, device, scratch);
   switch (kind) {
     case StoreKind::device:
       return nullptr;
     case StoreKind::host:
-      require(device == at::kCUDA, "--store host is for GPUs, and this run is on CPUs, whose values are there already; ",
-              "use --store file with --scratch DIR");
       return make_pinned_store();
     case StoreKind::file:
-      require(!scratch.empty(), "--store file needs a folder: --scratch DIR");
       return make_file_store(scratch);
   }
   return nullptr;

@@ -27,6 +27,8 @@ class Store {
   virtual std::unique_ptr<Stored> put(const at::Tensor& tensor) = 0;
   /// The most that ever waited.
   virtual std::int64_t peak_bytes() const = 0;
+  /// What is smaller is not worth the way.
+  virtual std::size_t smallest() const { return 0; }
   /// So many bytes of values that came back may stay where they are while other members have their turns. 0: each is
   /// fetched again for every turn.
   virtual std::int64_t room() const { return 0; }
@@ -36,6 +38,8 @@ enum class StoreKind { device, host, file };
 /// Throws UsageError.
 StoreKind parse_store(const std::string& name);
 
+/// What is wrong with the wish on any machine. Throws UsageError.
+void check_store(StoreKind kind, at::DeviceType device, const std::string& scratch);
 /// Null for StoreKind::device. `scratch`: the folder of the file, which has no name and goes with the process. Throws
 /// UsageError where the device has no such store.
 std::unique_ptr<Store> make_store(StoreKind kind, at::DeviceType device, const std::string& scratch);

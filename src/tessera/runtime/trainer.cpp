@@ -203,7 +203,9 @@ void Trainer::forward(Worker& w, int micro) {
       .terms_per_sample = loss_terms_ / static_cast<double>(plan_.global_batch())};
   // Ranks that were normalised together have the same statistics: one of them hands them in. Alone, each has its own.
   const bool first_of_replicas = plan_.batch_norm != NormScope::global || replica_ == 0;
-  pass.statistics.share = solo ? 1.0 / static_cast<double>(stage.ranks.size()) : w.place.member == 0 && first_of_replicas ? 1 : 0;
+  pass.statistics.share = solo                                       ? 1.0 / static_cast<double>(stage.ranks.size())
+                          : w.place.member == 0 && first_of_replicas ? 1
+                                                                     : 0;
   at::Tensor images;
   if (w.loader) {
     const at::Tensor& labels = w.batch.masks.defined() ? w.batch.masks : w.batch.labels;

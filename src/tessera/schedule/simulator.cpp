@@ -100,13 +100,13 @@ class Walk {
   std::vector<Need> needs(const Action& a) {
     std::vector<Need> out;
     if (a.kind == Kind::forward && a.stage > 0)
-      out.push_back({{Kind::forward, a.stage - 1, a.micro, a.direction},
-                     ends(a.direction, a.stage - 1, a.micro).forward});
+      out.push_back(
+          {{Kind::forward, a.stage - 1, a.micro, a.direction}, ends(a.direction, a.stage - 1, a.micro).forward});
     if (gives_input_gradient(a.kind)) {
       out.push_back({{Kind::forward, a.stage, a.micro, a.direction}, ends(a).forward});
       if (a.stage < last_stage())
-        out.push_back({{a.kind, a.stage + 1, a.micro, a.direction},
-                       ends(a.direction, a.stage + 1, a.micro).input_gradient});
+        out.push_back(
+            {{a.kind, a.stage + 1, a.micro, a.direction}, ends(a.direction, a.stage + 1, a.micro).input_gradient});
     }
     if (a.kind == Kind::weight_gradient)
       out.push_back({{Kind::input_gradient, a.stage, a.micro, a.direction}, ends(a).input_gradient});

@@ -124,11 +124,11 @@ Pending PostOffice::post(std::shared_ptr<Letter> letter) {
 }
 
 void PostOffice::dispatch() {
-  std::stable_sort(outgoing_.begin(), outgoing_.end(), [](const auto& a, const auto& b) {
-    return std::pair(a->to, a->from) < std::pair(b->to, b->from);
-  });
+  std::stable_sort(outgoing_.begin(), outgoing_.end(),
+                   [](const auto& a, const auto& b) { return std::pair(a->to, a->from) < std::pair(b->to, b->from); });
   for (const auto& letter : outgoing_) {
-    letter->pending = ranks_->send(letter->region, Rank{rank_of_[static_cast<std::size_t>(letter->to.value)]}, letter->tag);
+    letter->pending =
+        ranks_->send(letter->region, Rank{rank_of_[static_cast<std::size_t>(letter->to.value)]}, letter->tag);
     letter->done = true;
     letter->region = {};
   }
