@@ -154,7 +154,6 @@ TEST(Resume, GivenWeightsAreTrainedAndAveraged) {
   CheckpointSaver saver(one, graph, 0, {.dir = scratch.folder(), .run = "run"});
   saver.save(other, run_state_at(1, {.images = 16}, one, graph));
   saver.finish();
-  const TensorStore store = TensorStore::open(join_path(scratch.folder(), "step-000001"));
   Import all;
   for (const auto& [name, spec] : graph.parameters()) all.loaded.insert(name);
 
@@ -163,7 +162,7 @@ TEST(Resume, GivenWeightsAreTrainedAndAveraged) {
   test::on_ranks(tiles.ranks(), [&](Communicator& world) {
     const TrainOptions options{.optimizer = {.average = 0.9}, .seed = 3, .dtype = at::kDouble};
     Trainer trainer(graph, tiles, options, images, &world);
-    load_weights(trainer, store, all);
+    load_weights(trainer, TensorStore::open(join_path(scratch.folder(), "step-000001")), all);
     for (const auto& [name, spec] : graph.parameters())
       EXPECT_TRUE(at::equal(trainer.find(name)->value, other.find(name)->value)) << name;
     for (const auto& [name, tensor] : trainer.tensors(Trainer::Which::held).model)
