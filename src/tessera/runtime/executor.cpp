@@ -4,7 +4,6 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "tessera/base/index.h"
 #include "tessera/runtime/out_of_memory.h"

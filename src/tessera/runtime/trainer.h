@@ -109,8 +109,6 @@ class Trainer {
   const Parameters& parameters_of(int stage) const;
   /// One of these by its full name; null if another rank holds it.
   const Parameter* find(const std::string& name) const;
-  /// The most that ever waited in the store.
-  std::int64_t stored_bytes() const { return store_ ? store_->peak_bytes() : 0; }
 
  private:
   /// A stage's parameters on this rank. Both directions share them if both come here.
