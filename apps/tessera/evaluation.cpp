@@ -58,7 +58,12 @@ void add_weights_flags(CLI::App& command, EvaluationOptions& o) {
 }
 
 EvaluatorOptions evaluator_options(const Options& o) {
-  return {.dtype = o.train.dtype, .loader_workers = o.train.loader_workers, .device = o.train.device};
+  return {.dtype = o.train.dtype,
+          .loader_workers = o.train.loader_workers,
+          .device = o.train.device,
+          .store = o.train.store,
+          .scratch = o.train.scratch,
+          .room = o.train.room};
 }
 
 std::string evaluation_line(const Evaluation& r) {

@@ -11,13 +11,13 @@
 #include "data_sets.h"
 #include "launch.h"
 #include "limits.h"
+#include "memory_fit.h"
 #include "progress.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/graph/class_maps.h"
 #include "tessera/runtime/device.h"
-#include "tessera/runtime/workspaces.h"
 
 namespace tessera {
 namespace {
@@ -116,25 +116,6 @@ void warn_of_network(const ForeignModel& foreign, const Options& o) {
                          " do not require gradients, and are not trained"));
 }
 
-void check_memory(const Job& job, const Options& o) {
-  const auto needs = memory_needs(job, o);
-  require(!needs.empty(), "--memory-limit goes by a prediction, and there is none for ",
-          job.plan.turns() ? "--turns" : "--store", " yet; leave one of the two out");
-  const auto less = [](const Footprint& a, const Footprint& b) { return a.peak() < b.peak(); };
-  const auto most = std::max_element(needs.begin(), needs.end(), less) - needs.begin();
-  const auto bytes = static_cast<std::int64_t>(needs[static_cast<std::size_t>(most)].peak());
-  if (bytes <= static_cast<std::int64_t>(*o.memory_limit)) return;
-  std::vector<std::string> stages;
-  for (const auto& place : job.plan.first_places_of(static_cast<int>(most)))
-    stages.push_back(concat(place.stage, place.direction == Direction::up ? " of the direction up" : ""));
-  throw UsageError(concat(
-      "rank ", most, " needs ", human_bytes(bytes), " for stage ", join(stages, " and stage "),
-      ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)), "; use ",
-      o.train.recompute == Recompute::block ? "" : "--recompute block, ",
-      "more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
-      job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction" : ", or --balance-by memory"));
-}
-
 // The folder is one of each machine's own, so all ranks learn of one that cannot use it.
 void try_scratch(const std::string& folder, const Launch& launch) {
   std::string problem;
@@ -159,28 +140,6 @@ int reading_threads(const Options& o, int cores, int ranks) {
 
 }  // namespace
 
-std::vector<Footprint> memory_needs(const Job& job, const Options& o) {
-  if (job.plan.turns() || o.train.store != StoreKind::device) return {};
-  const std::string& rule = o.train.optimizer.name;
-  FootprintOptions options{.element_bytes = element_bytes(o),
-                           .states = (rule != "sgd"                     ? 2
-                                      : o.train.optimizer.momentum != 0 ? 1
-                                                                        : 0) +
-                                     (o.train.optimizer.average > 0 ? 1 : 0),
-                           .common = job.common_copies,
-                           .packed = job.plan.ranks() > job.plan.ranks_per_node,
-                           .batches_ahead = o.train.loader_workers > 0 ? 2 : 0,
-                           .recompute = o.train.recompute};
-  if (o.device != "cpu") return predicted_memory(job.plan, job.graph, options);
-  // What kernels take depends on their threads.
-  const int threads = at::get_num_threads();
-  at::set_num_threads(job.threads[0]);
-  options.workspace = kernel_workspaces(job.graph, o.train.activations());
-  auto needs = predicted_memory(job.plan, job.graph, options);
-  at::set_num_threads(threads);
-  return needs;
-}
-
 Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   check_limits(o);
   const auto ranks_started = launch.ranks_started();
@@ -204,7 +163,9 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   problems.absorb([&] { o.train.recompute = parse_recompute(o.recompute); });
   problems.absorb([&] {
     o.train.store = parse_store(o.store);
-    check_store(o.train.store, o.train.device, o.train.scratch);
+    // Without --store, a CPU's folder is there in case that memory does not suffice.
+    const bool in_case = !o.has("store") && o.device == "cpu";
+    check_store(o.train.store, o.train.device, in_case ? std::string() : o.train.scratch);
   });
 
   Job job;
@@ -271,7 +232,8 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
     job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));
   o.train.loader_workers = o.workers.value_or(
       reading_threads(o, cores, launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node()));
-  if (o.memory_limit) check_memory(job, o);
+  fit_into_memory(job, o, launch, ranks_started);
+  if (o.memory_limit) check_memory_limit(job, o);
   if (o.train.store == StoreKind::file && !o.planning && !o.evaluation.only) try_scratch(o.train.scratch, launch);
   return job;
 }

@@ -39,9 +39,6 @@ struct Job {
   bool may_wait_for_gpus() const { return transport == Transport::mpi || plan.ranks() == 1; }
 };
 
-/// By rank of a replica; empty where nobody knows (turns, stores).
-std::vector<Footprint> memory_needs(const Job& job, const Options& options);
-
 /// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.
 /// Collective over the processes of the launch.
 Job make_job(Options& options, const ModelRegistry& models, const Launch& launch);

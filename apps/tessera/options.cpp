@@ -311,6 +311,17 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->check(CLI::PositiveNumber)
       ->group(group);
   command
+      .add_option("--memory", o.memory,
+                  "memory that each rank may take on its device: 8GiB, 500MiB. Turns, --store and --recompute are then "
+                  "chosen so that it is enough, as far as they are not given. Default: what the device has")
+      ->transform(CLI::AsSizeValue(false))
+      ->group(group);
+  command
+      .add_option("--host-memory", o.host_memory,
+                  "memory beside a GPU that each rank may take for what waits there. Default: what the host has")
+      ->transform(CLI::AsSizeValue(false))
+      ->group(group);
+  command
       .add_option("--memory-limit", o.memory_limit,
                   "refuse a plan in which a rank would need more memory than this: 8GiB, 500MiB")
       ->transform(CLI::AsSizeValue(false))

@@ -83,6 +83,7 @@ struct Options {
   std::optional<int> workers;     ///< that read images; unset: what the machine gives
   std::optional<double> timeout;  ///< seconds that a rank waits for others; unset: see Waiting
   std::optional<std::uint64_t> memory_limit;
+  std::optional<std::uint64_t> memory, host_memory;  ///< of each rank, on its device and beside it
   std::string recompute = "norm";
   std::string store = "device";
   std::string json;

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include "commands.h"
+#include "memory_fit.h"
 #include "tessera/base/text.h"
 #include "tessera/io/report.h"
 #include "tessera/schedule/timeline.h"
@@ -21,10 +22,7 @@ void print_plan(const Options& options, const Job& job, const std::vector<Footpr
     memory.row({std::to_string(r), join(stages, " "), bytes(needs[r].parameters), bytes(needs[r].images),
                 bytes(needs[r].activations), bytes(needs[r].peak())});
   }
-  if (needs.empty())
-    fmt::print("\nmemory: not predicted yet for --turns and --store\n");
-  else
-    fmt::print("\n{}", memory.str());
+  fmt::print("\n{}", memory.str());
   if (options.timeline)
     fmt::print("\n{}",
                timeline(job.plan, simulate(job.plan, make_schedule(job.plan), stage_costs(job.plan, job.graph))));

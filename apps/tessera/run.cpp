@@ -12,6 +12,7 @@
 
 #include "data_sets.h"
 #include "evaluation.h"
+#include "memory_fit.h"
 #include "progress.h"
 #include "rank_figures.h"
 #include "run_log.h"

@@ -16,6 +16,7 @@ import: base geometry graph
 program: base geometry graph
 plan: base geometry graph models program
 schedule: base geometry graph program plan
+planner: base geometry graph models program plan schedule
 comm: base geometry
 ops: base geometry graph program
 archive: base geometry graph import
@@ -25,7 +26,7 @@ oracle: base geometry graph program comm archive data runtime ops plan
 io: base geometry graph program plan schedule runtime
 report: base
 '
-integer_rooms=' base geometry graph models import program plan schedule report '
+integer_rooms=' base geometry graph models import program plan schedule planner report '
 
 check() {
   local root=$1

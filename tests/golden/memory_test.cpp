@@ -24,6 +24,7 @@ struct Case {
   Recompute recompute = Recompute::norm;
   OptimizerOptions optimizer = {};
   int workers = 0;
+  std::optional<double> room = std::nullopt;  // with a store: what may wait on the device
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.network.name << ", " << c.name; }
@@ -43,7 +44,9 @@ TEST_P(Memory, IsAsPredictedOnEveryRank) {
                                            .common = test::ranks_are_threads(),
                                            .batches_ahead = c.workers > 0 ? 2 : 0,
                                            .recompute = c.recompute,
-                                           .workspace = kernel_workspaces(graph, at::kFloat)});
+                                           .workspace = kernel_workspaces(graph, at::kFloat),
+                                           .store = c.room.has_value(),
+                                           .room = c.room.value_or(0)});
   const ModelOptions& model = c.network.options;
   const auto images = std::make_shared<SyntheticImages>(
       SyntheticOptions{.classes = static_cast<int>(model.classes),
@@ -58,7 +61,13 @@ TEST_P(Memory, IsAsPredictedOnEveryRank) {
     const MemoryScope scope(account);
     constexpr int steps = 3;  // by then every buffer that is kept has been taken
     Trainer trainer(graph, plan,
-                    {.steps = steps, .optimizer = c.optimizer, .recompute = c.recompute, .loader_workers = c.workers},
+                    {.steps = steps,
+                     .optimizer = c.optimizer,
+                     .recompute = c.recompute,
+                     .store = c.room ? StoreKind::file : StoreKind::device,
+                     .scratch = c.room ? testing::TempDir() : "",
+                     .room = c.room.value_or(0),
+                     .loader_workers = c.workers},
                     images, &world);
     for (int s = 0; s < steps; ++s) trainer.step();
     const auto rank = static_cast<std::size_t>(world.rank().value);
@@ -88,6 +97,17 @@ std::vector<Case> cases() {
     out.push_back({n, "2x2", {.batch_size = 2, .grid = "2x2"}});
     out.push_back({n, "two_stages_1f1b", {.batch_size = 8, .parts = 4, .split_size = 2}});
     out.push_back({n, "gems", {.batch_size = 2, .split_size = 2, .times = 2}});
+    out.push_back({n, "turns", {.batch_size = 2, .turns = "2x2"}});
+    out.push_back({n, "turns_blocks", {.batch_size = 2, .turns = "2x2"}, {Recompute::block, 2}});
+    for (const double room : {0.0, 4e6})
+      out.push_back({n,
+                     room > 0 ? "turns_with_room" : "turns_in_a_file",
+                     {.batch_size = 2, .turns = "2x2"},
+                     {Recompute::block, 2},
+                     {},
+                     0,
+                     room});
+    out.push_back({n, "in_a_file", {.batch_size = 2}, Recompute::none, {}, 0, 0.0});
   }
   for (const Network& n : {v1, v2, amoeba}) {
     out.push_back({n, "3x1_fused", {.batch_size = 2, .grid = "3x1", .fused_layers = 3, .halo_d2 = true}});

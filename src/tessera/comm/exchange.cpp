@@ -29,22 +29,39 @@ Region covering(const char* what, const at::Tensor& tensor, const Box& box) {
   return region_of(tensor);
 }
 
+// In memory of its own.
+Region copied(Communicator& communicator, const Region& region) {
+  const Region copy = dense_region(communicator.buffers().take_beside(region), region.dtype, region.sizes);
+  copy_region(copy, region);
+  return copy;
+}
+
 bool same_memory(const Region& a, const Region& b) { return a.data == b.data && a.strides == b.strides; }
 
 }  // namespace
 
-void Movement::finish() {
+void Movement::wait_for_messages() {
   // Messages help each other along: looking at all of them lets sends complete, and early arrivals be unpacked, while
   // the others are on their way. Whoever is still missing then is waited for, with a time-out.
   constexpr int looks = 64;
   for (int look = 0; look < looks && !test(); ++look) continue;
-  for (Arrival& arrival : arrivals_) {
-    arrival.pending.wait();
-    add_region(arrival.target, arrival.staged);
-  }
-  arrivals_.clear();
+  for (Arrival& arrival : arrivals_) arrival.pending.wait();
   for (Pending& send : sends_) send.wait();
   sends_.clear();
+}
+
+void Movement::finish() {
+  wait_for_messages();
+  for (const Arrival& arrival : arrivals_) add_region(arrival.target, arrival.staged);
+  arrivals_.clear();
+}
+
+void Movement::finish_onto(const at::Tensor& gradient_of_have) {
+  wait_for_messages();
+  if (arrivals_.empty()) return;
+  const Region whole = covering("gradient_of_have", gradient_of_have, have_);
+  for (const Arrival& arrival : arrivals_) add_region(part_of(whole, have_, arrival.box), arrival.staged);
+  arrivals_.clear();
 }
 
 bool Movement::test() {
@@ -132,6 +149,40 @@ Movement Exchange::start_transpose(Communicator& communicator, const at::Tensor&
     if (!same_memory(to, from)) into == Into::fresh ? copy_region(to, from) : add_region(to, from);
   }
   return movement;
+}
+
+Movement Exchange::start_apart(Communicator& communicator, const at::Tensor& source,
+                               const std::vector<at::Tensor>& strips, Tag tag) const {
+  const Region have = covering("source", source, have_);
+  Movement movement;
+  for (std::size_t i = 0; i < receives_.size(); ++i)
+    movement.arrivals_.push_back({communicator.receive(region_of(strips[i]), receives_[i].peer, tag), {}, {}});
+  for (const Strip& strip : sends_)
+    movement.sends_.push_back(
+        communicator.send(copied(communicator, part_of(have, have_, strip.box)), strip.peer, tag));
+  return movement;
+}
+
+Movement Exchange::start_transpose_apart(Communicator& communicator, const at::Tensor& gradient_of_need,
+                                         Tag tag) const {
+  const Region need = covering("gradient_of_need", gradient_of_need, need_);
+  Movement movement;
+  movement.have_ = have_;
+  for (const Strip& strip : sends_) {
+    const Region like = part_of(need, need_, strip.box);
+    const Region staged = dense_region(communicator.buffers().take_beside(like), like.dtype, like.sizes);
+    movement.arrivals_.push_back({communicator.receive(staged, strip.peer, tag), staged, {}, strip.box});
+  }
+  for (const Strip& strip : receives_)
+    movement.sends_.push_back(
+        communicator.send(copied(communicator, part_of(need, need_, strip.box)), strip.peer, tag));
+  return movement;
+}
+
+std::vector<Box> Exchange::received_boxes() const {
+  std::vector<Box> boxes;
+  for (const Strip& strip : receives_) boxes.push_back(strip.box);
+  return boxes;
 }
 
 std::int64_t Exchange::bytes_sent(std::int64_t channels, std::int64_t element_bytes) const {

@@ -16,6 +16,8 @@ class Movement {
   /// Waits for all messages. The gradients of a transpose are added here, in the order of the peers' ranks. Nothing to
   /// do the second time.
   void finish();
+  /// The same after start_transpose_apart(): what came is added to the gradient.
+  void finish_onto(const at::Tensor& gradient_of_have);
   /// True when finish() would not wait for a peer.
   bool test();
 
@@ -24,8 +26,12 @@ class Movement {
   struct Arrival {
     Pending pending;
     Region staged, target;  ///< to be added; both empty where the message goes straight to its place
+    Box box = {};           ///< in place of a target: where it is, within `have_`
   };
+  void wait_for_messages();
+
   std::vector<Arrival> arrivals_;
+  Box have_;
   std::vector<Pending> sends_;
 };
 
@@ -72,6 +78,15 @@ class Exchange {
   /// zeroed.
   [[nodiscard]] Movement start_transpose(Communicator& communicator, const at::Tensor& gradient_of_need,
                                          const at::Tensor& gradient_of_have, Tag tag, Into into = Into::sum) const;
+
+  /// As start() and start_transpose() of a value's margins, for tensors that do not stay where they are until the
+  /// messages are through: what is sent is copied first. What start_apart() receives goes into one tensor for each of
+  /// received_boxes(); what start_transpose_apart() receives waits for finish_onto().
+  [[nodiscard]] Movement start_apart(Communicator& communicator, const at::Tensor& source,
+                                     const std::vector<at::Tensor>& strips, Tag tag) const;
+  [[nodiscard]] Movement start_transpose_apart(Communicator& communicator, const at::Tensor& gradient_of_need,
+                                               Tag tag) const;
+  std::vector<Box> received_boxes() const;
 
   /// What start() sends from this rank; start_transpose() receives as much.
   std::int64_t bytes_sent(std::int64_t channels, std::int64_t element_bytes) const;

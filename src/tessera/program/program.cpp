@@ -22,6 +22,12 @@ bool is_light(const Graph& graph, const Step& step) {
 
 }  // namespace
 
+std::string words_of(const Recompute& recompute) {
+  if (recompute == Recompute::none) return "none";
+  if (recompute == Recompute::norm) return "norm";
+  return recompute.cells == 1 ? "block" : concat("block:", recompute.cells);
+}
+
 Recompute parse_recompute(const std::string& text) {
   if (text == "none") return Recompute::none;
   if (text == "norm") return Recompute::norm;

@@ -27,6 +27,8 @@ struct Recompute {
 };
 /// "none", "norm", "block", or "block:3" for blocks of three cells. Throws UsageError.
 Recompute parse_recompute(const std::string& text);
+/// The same text.
+std::string words_of(const Recompute& recompute);
 
 /// What becomes of a value after its last use in forward.
 enum class Keep { dropped, stored, recomputed };

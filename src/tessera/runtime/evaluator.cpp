@@ -118,9 +118,11 @@ Evaluator::Evaluator(const Graph& graph, const Plan& plan, const Parameters& par
       place_(place_down(plan, rank_)),
       pipeline_(world ? world->split(replica_, rank_) : nullptr),
       tile_group_(tile_group(world, plan, place_, replica_)),
-      executor_(std::make_unique<Executor>(
-          graph, parameters, Wiring{plan_, layout_, place_, pipeline_.get(), nullptr, tile_group_.get(), &meter_},
-          Recompute::norm)) {
+      store_(make_store(options.store, options.device, options.scratch)),
+      executor_(std::make_unique<Executor>(graph, parameters,
+                                           Wiring{plan_, layout_, place_, pipeline_.get(), nullptr, tile_group_.get(),
+                                                  &meter_, store_.get(), options.room},
+                                           Recompute::norm)) {
   if (pipeline_) pipeline_->connect(executor_->peers());
   if (options.maps && place_.stage + 1 == static_cast<int>(plan.stages.size()))
     executor_->keep_for_answer(*options.maps);

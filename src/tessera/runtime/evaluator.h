@@ -28,6 +28,9 @@ struct EvaluatorOptions {
   int loader_workers = 1;
   at::DeviceType device = at::kCPU;  ///< where the parameters are
   std::optional<Value> maps = {};    ///< of the last stage; see TakeMaps
+  StoreKind store = StoreKind::device;
+  std::string scratch = {};
+  double room = 0;  ///< as TrainOptions has them
   at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }
 };
 
@@ -132,6 +135,7 @@ class Evaluator {
   const Plan::Place place_;
   std::unique_ptr<Communicator> pipeline_, tile_group_;
   Meter meter_;
+  const std::unique_ptr<Store> store_;
   std::unique_ptr<Executor> executor_;
 };
 

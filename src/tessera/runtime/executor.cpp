@@ -57,60 +57,19 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
   work_.agrees_on_norms = wiring.norm != nullptr;
   work_.store = wiring.store;
   work_.turns = places.size() > 1;
+  std::vector<int> members;
+  for (const auto& place : places) members.push_back(place.member);
+  const auto element_bytes = static_cast<std::int64_t>(parameters.activations().dtype().itemsize());
+  waits_ = std::make_unique<Waits>(graph, program_, wiring.layout, stage, members, element_bytes, wiring.micros_alive);
+  waits_->fit(wiring.room);
+  work_.waits = waits_.get();
   members_.reserve(places.size());
   for (const auto& place : places) {
     Communicator* door = wiring.pipeline;
     if (office_)
       door = windows_.emplace_back(office_->window(Rank{plan.number_of(direction, stage, place.member)})).get();
-    members_.emplace_back(work_, place, door);
+    members_.emplace_back(work_, place, door, members_.size());
   }
-  forward_ = forward_phases();
-  backward_ = backward_phases();
-}
-
-// A phase ends where the next step looks at what other members make in it, or has to agree. All ranks cut alike.
-std::vector<Executor::Phase> Executor::forward_phases() const {
-  const int stage = wiring_.place.stage;
-  std::vector<Phase> phases(1);
-  const auto begin = [&](std::size_t s, bool offers) {
-    phases.back().end = s;
-    phases.back().offers = offers;
-    phases.push_back({.first = s});
-  };
-  std::vector<bool> made_here(graph_.nodes().size());  // in the present phase, and needed by others
-  for (std::size_t s = 0; s < steps().size(); ++s) {
-    const Step& step = steps()[s];
-    if (std::any_of(step.inputs.begin(), step.inputs.end(), [&](int v) { return made_here[index(v)]; })) {
-      begin(s, false);
-      made_here.assign(made_here.size(), false);
-    }
-    if (step.agreement != Agreement::none) {
-      begin(s, true);
-      made_here.assign(made_here.size(), false);
-    }
-    if (wiring_.layout.at(stage, step.output).exchanged) made_here[index(step.output)] = true;
-  }
-  phases.back().end = steps().size();
-  return phases;
-}
-
-// In reverse: steps [first, end) from the last to the first. A phase ends where a gradient comes back from other
-// members, or where a step has to agree.
-std::vector<Executor::Phase> Executor::backward_phases() const {
-  const int stage = wiring_.place.stage;
-  std::vector<Phase> phases(1);
-  phases.back().end = steps().size();
-  const auto begin = [&](std::size_t s, bool offers) {
-    phases.back().first = s + 1;
-    phases.back().offers = offers;
-    phases.push_back({.end = s + 1});
-  };
-  for (std::size_t s = steps().size(); s-- > 0;) {
-    const Step& step = steps()[s];
-    if (wiring_.layout.at(stage, step.output).exchanged) begin(s, false);
-    if (step.agreement != Agreement::none) begin(s, true);
-  }
-  return phases;
 }
 
 at::Tensor Executor::agree(const Step& step, std::vector<Offer> offers, const std::function<void()>& meanwhile) const {
@@ -164,14 +123,19 @@ at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& ima
   std::vector<Offer> offers(members());
   at::Tensor agreed;
   bool halfway = false;  // the first step of the phase has been agreed on
-  for (const Phase& phase : forward_) {
+  int number = 0;
+  for (const Phase& phase : waits_->phases().forward) {
     for (std::size_t m = 0; m < members(); ++m) {
       MemberState& mine = state.members[m];
+      if (wiring_.store && m + 1 < members()) members_[m + 1].look_ahead(state.members[m + 1], number);
       for (std::size_t s = phase.first; s < phase.end; ++s)
-        naming_node(steps()[s].name,
-                    [&] { members_[m].forward_step(mine, s, halfway && s == phase.first ? agreed : at::Tensor()); });
+        naming_node(steps()[s].name, [&] {
+          members_[m].forward_step(mine, s, halfway && s == phase.first ? agreed : at::Tensor(), number);
+        });
       if (phase.offers) naming_node(steps()[phase.end].name, [&] { offers[m] = members_[m].offer(mine, phase.end); });
+      if (wiring_.store) members_[m].put_down(mine, number);
     }
+    ++number;
     if (office_) office_->dispatch();
     halfway = phase.offers;
     if (halfway) agreed = agree(steps()[phase.end], offers);
@@ -194,12 +158,12 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
   std::vector<Offer> offers(members());
   at::Tensor agreed;
   bool halfway = false;
-  for (const Phase& phase : backward_) {
+  int number = waits_->phases().first_of_backward();
+  for (const Phase& phase : waits_->phases().backward) {
     for (std::size_t m = 0; m < members(); ++m) {
       MemberState& mine = state.members[m];
       Member& member = members_[m];
-      if (m + 1 < members())
-        members_[m + 1].look_ahead(state.members[m + 1], phase.first - (phase.offers ? 1 : 0), phase.end);
+      if (wiring_.store && m + 1 < members()) members_[m + 1].look_ahead(state.members[m + 1], number);
       for (std::size_t s = phase.end; s-- > phase.first;)
         naming_node(steps()[s].name, [&] {
           const bool offered = halfway && s + 1 == phase.end;
@@ -212,9 +176,9 @@ void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone
       if (phase.offers)
         naming_node(steps()[phase.first - 1].name,
                     [&] { offers[m] = member.offer_gradient(mine, phase.first - 1, defer_weights); });
-      // Without a store what is kept takes most of the memory, and nothing is won.
-      if (!alone && wiring_.store) member.put_down(mine);
+      if (wiring_.store) member.put_down(mine, number);
     }
+    ++number;
     if (office_) office_->dispatch();
     halfway = phase.offers;
     if (halfway)
@@ -272,7 +236,7 @@ Executor::Answer Executor::take_answer(MicroState& state) {
   return answer;
 }
 
-Slab Executor::joined(const MicroState& state, int v) const {
+Slab Executor::joined(MicroState& state, int v) const {
   Slab all;
   for (std::size_t m = 0; m < members(); ++m) {
     if (!members_[m].owns(v)) continue;

@@ -36,7 +36,9 @@ struct Wiring {
   Communicator* norm = nullptr;      ///< ranks whose samples and tiles are normalised together; null: alone
   Communicator* tiles = nullptr;     ///< ranks that hold tiles of the same samples; null: alone
   Meter* meter = nullptr;
-  Store* store = nullptr;  ///< where values wait from forward to backward; null: where they are
+  Store* store = nullptr;  ///< where things wait that do not stay on the device; null: all stay
+  double room = 0;         ///< with a store: so many bytes may wait on the device
+  int micros_alive = 1;    ///< at most, between their forward and the end of their backward
 };
 
 /// Belongs to one thread. Several micros may be alive at once, each with its own state.
@@ -83,22 +85,13 @@ class Executor {
   const Program& program() const { return program_; }
 
  private:
-  /// Steps [first, end) of forward, or the same backwards. An agreed step is cut in two: the phase before makes the
-  /// offer of `end`, and the next begins with what came of it.
-  struct Phase {
-    std::size_t first = 0, end = 0;
-    bool offers = false;
-  };
-  std::vector<Phase> forward_phases() const;
-  std::vector<Phase> backward_phases() const;
-
   std::size_t members() const { return members_.size(); }
   const std::vector<Step>& steps() const { return program_.steps; }
   /// What the step's group makes of what this rank's members offer. `meanwhile` is work for the time that this takes.
   at::Tensor agree(const Step& step, std::vector<Offer> offers, const std::function<void()>& meanwhile = {}) const;
   void complete(const MicroState& state, std::size_t s, const WeightsDone& done) const;
   /// A box of what all members have, in one piece.
-  Slab joined(const MicroState& state, int v) const;
+  Slab joined(MicroState& state, int v) const;
   Box owned_box(int v) const;
 
   const Graph& graph_;
@@ -108,7 +101,7 @@ class Executor {
   std::unique_ptr<PostOffice> office_;                  // null where every rank has one place
   std::vector<std::unique_ptr<Communicator>> windows_;  // by member, with an office
   std::vector<Member> members_;
-  std::vector<Phase> forward_, backward_;
+  std::unique_ptr<Waits> waits_;
 };
 
 }  // namespace tessera

@@ -1,6 +1,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 
 #include <mutex>
 #include <unordered_map>
@@ -57,6 +59,11 @@ void count_gpu_memory() {
 
 std::int64_t peak_gpu_bytes() {
   return c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device()).allocated_bytes[0].peak;
+}
+double free_gpu_bytes() {
+  std::size_t free = 0, total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<double>(free);
 }
 void reset_peak_gpu_bytes() { c10::cuda::CUDACachingAllocator::resetPeakStats(c10::cuda::current_device()); }
 

@@ -88,13 +88,6 @@ class PinnedStore final : public Store {
   std::int64_t peak_bytes() const override { return peak_; }
   // Each has pages of its own.
   std::size_t smallest() const override { return std::size_t{1} << 20; }
-  // An eighth of the GPU: each time that a value need not come again saves the bus as much as it is long.
-  std::int64_t room() const override { return room_; }
-  PinnedStore() {
-    std::size_t free = 0, total = 0;
-    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    room_ = static_cast<std::int64_t>(total / 8);
-  }
   ~PinnedStore() override {
     cudaStreamSynchronize(out_.stream());
     cudaStreamSynchronize(in_.stream());
@@ -146,7 +139,7 @@ class PinnedStore final : public Store {
   c10::cuda::CUDAStream out_ = c10::cuda::getStreamFromPool(), in_ = c10::cuda::getStreamFromPool();
   std::deque<Leaving> leaving_;
   std::map<std::int64_t, std::vector<Buffer>> free_;  // by length
-  std::int64_t live_ = 0, peak_ = 0, room_ = 0;
+  std::int64_t live_ = 0, peak_ = 0;
 };
 
 class PinnedStore::Waiting final : public Stored {

@@ -35,8 +35,8 @@ bool looks_beyond(const Graph& graph, const Layout& layout, const Plan::Place& p
   return made.empty() || !made.contains(need);
 }
 
-Member::Member(const StageWork& work, const Plan::Place& place, Communicator* places)
-    : work_(work), place_(place), places_(places), boxes_(work.graph.nodes().size()) {
+Member::Member(const StageWork& work, const Plan::Place& place, Communicator* places, std::size_t ordinal)
+    : work_(work), place_(place), places_(places), ordinal_(ordinal), boxes_(work.graph.nodes().size()) {
   const auto& [direction, stage, member] = place;
   const auto m = static_cast<std::size_t>(member);
   for (int v = 0; v < static_cast<int>(boxes_.size()); ++v) {
@@ -118,8 +118,12 @@ void Member::end_forward(MemberState& state) const {
 
 void Member::settle_inputs(MemberState& state, std::size_t s) const {
   const Step& step = steps()[s];
-  for (std::size_t i = 0; i < step.inputs.size(); ++i)
-    if (waits_[s][i]) settle(state, step.inputs[i]);
+  for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+    const int v = step.inputs[i];
+    if (state.stored.contains(v)) restore(state, v);
+    if (waits_[s][i]) settle(state, v);
+  }
+  wake_saved(state, s);
 }
 
 Offer Member::offer(MemberState& state, std::size_t s) {
@@ -129,7 +133,7 @@ Offer Member::offer(MemberState& state, std::size_t s) {
   return work_.kernels[s]->offer({inputs, boxes(step.output).made, owned_box(step), state.pass, state.saved[s]});
 }
 
-void Member::forward_step(MemberState& state, std::size_t s, at::Tensor agreed) {
+void Member::forward_step(MemberState& state, std::size_t s, at::Tensor agreed, int phase) {
   const Step& step = steps()[s];
   if (places_) places_->progress();
   if (runs(step)) {
@@ -156,16 +160,11 @@ void Member::forward_step(MemberState& state, std::size_t s, at::Tensor agreed) 
   for (int v : evaluating ? step.release_in_evaluation : step.release_after_forward)
     if (!evaluating || v != work_.kept) release(state, v);
   if (work_.store == nullptr || evaluating) return;
-  for (int v : step.release_in_evaluation) {  // what only backward still wants
-    const at::Tensor& data = value(state, v).data;
-    if (v == 0 || !data.defined() || boxes(v).frame.empty() || data.nbytes() < work_.store->smallest()) continue;
-    settle(state, v);
-    state.stored[v] = work_.store->put(data);
-    value(state, v).release();
-  }
+  for (int v : step.release_in_evaluation) rest(state, v, phase);  // what only backward still wants
 }
 
-Slab Member::owned(const MemberState& state, int v) const {
+Slab Member::owned(MemberState& state, int v) const {
+  if (state.stored.contains(v)) restore(state, v);
   return narrowed(state.values[static_cast<std::size_t>(v)], boxes(v).owned);
 }
 
@@ -197,6 +196,7 @@ void Member::restore(MemberState& state, int v) const {
   if (value(state, v).defined() || boxes(v).frame.empty()) return;
   if (const auto stored = state.stored.find(v); stored != state.stored.end()) {
     value(state, v) = {stored->second->get(), boxes(v).frame};
+    if (work_.apart()) fill_margins(state, v);
     return;
   }
   const auto s = static_cast<std::size_t>(work_.program.producer[static_cast<std::size_t>(v)]);
@@ -205,19 +205,23 @@ void Member::restore(MemberState& state, int v) const {
     value(state, v) = new_frame(v, state.pass.options);
   } else {
     for (int input : step.inputs) restore(state, input);
+    wake_saved(state, s);
     const auto inputs = gather(state, step);
     make_framed(state, v, [&](const Slab& into) {
       return work_.kernels[s]->recompute({inputs, boxes(v).made, owned_box(step), state.pass, state.saved[s], into});
     });
   }
-  if (const auto margin = state.margins.find(v); margin != state.margins.end()) {
-    for (const Slab& strip : margin->second) narrowed(value(state, v), strip.box).data.copy_(strip.data);
-    if (!work_.turns) state.margins.erase(margin);  // with turns it may be made once more
-  }
+  fill_margins(state, v);
+  if (!work_.turns) state.margins.erase(v);  // with turns it may be made once more
+}
+
+void Member::fill_margins(MemberState& state, int v) const {
+  const auto margin = state.margins.find(v);
+  if (margin == state.margins.end() || state.arriving.contains(v)) return;
+  for (const Slab& strip : margin->second) narrowed(value(state, v), strip.box).data.copy_(strip.data);
 }
 
 void Member::forget(MemberState& state, int v) const {
-  if (state.staying.erase(v) > 0) work_.staying_bytes -= static_cast<std::int64_t>(value(state, v).data.nbytes());
   value(state, v).release();
   state.margins.erase(v);
   state.stored.erase(v);
@@ -231,35 +235,89 @@ void Member::prefetch(MemberState& state, int v) const {
   for (const int input : steps()[static_cast<std::size_t>(s)].inputs) prefetch(state, input);
 }
 
-void Member::look_ahead(MemberState& state, std::size_t first, std::size_t end) const {
-  if (work_.store == nullptr) return;
-  for (std::size_t s = end; s-- > first;) {
+void Member::look_ahead(MemberState& state, int phase) const {
+  const Phases& phases = work_.waits->phases();
+  if (phase < phases.first_of_backward()) {
+    const Phase& p = phases.forward[static_cast<std::size_t>(phase)];
+    for (std::size_t s = p.first; s < p.end + (p.offers ? 1 : 0); ++s)
+      for (const int v : steps()[s].inputs)
+        if (const auto stored = state.stored.find(v); stored != state.stored.end() && !value(state, v).defined())
+          stored->second->prefetch();
+    return;
+  }
+  const Phase& p = phases.backward[static_cast<std::size_t>(phase - phases.first_of_backward())];
+  const auto prefetch_all = [](auto& away, const auto& key) {
+    for (auto [it, end] = away.equal_range(key); it != end; ++it) it->second.stored->prefetch();
+  };
+  if (state.halfway)
+    for (const auto& away : state.halfway->away) away.stored->prefetch();
+  for (std::size_t s = p.end; s-- > p.first - (p.offers ? 1 : 0);) {
     const Step& step = steps()[s];
     for (std::size_t i = 0; i < step.inputs.size(); ++i)
       if (step.needs_input[i]) prefetch(state, step.inputs[i]);
     if (step.needs_output) prefetch(state, step.output);
+    prefetch_all(state.away_saved, s);
+    prefetch_all(state.away_gradients, step.output);
+    for (const int v : step.inputs) prefetch_all(state.away_gradients, v);
   }
 }
 
-void Member::put_down(MemberState& state) const {
-  for (const auto& [v, stored] : state.stored) {
-    const at::Tensor& data = value(state, v).data;
-    if (!data.defined() || state.staying.contains(v)) continue;
-    const auto bytes = static_cast<std::int64_t>(data.nbytes());
-    if (work_.staying_bytes + bytes > work_.store->room()) continue;
-    state.staying.insert(v);
-    work_.staying_bytes += bytes;
+bool Member::stays(Idle thing, int id, int phase, const at::Tensor& data) const {
+  return !data.defined() || data.nbytes() < work_.store->smallest() || work_.waits->stays(thing, id, phase, ordinal_);
+}
+
+void Member::rest(MemberState& state, int v, int phase) const {
+  Slab& slab = value(state, v);
+  if (is_loss(v) || stays(Idle::value, v, phase, slab.data)) return;
+  if (state.arriving.contains(v)) {
+    if (arrivals_.contains(v)) return;  // it is still being written to
+    if (!work_.apart()) settle(state, v);
   }
-  const auto again = [&](int v) {
-    return (state.stored.contains(v) && !state.staying.contains(v)) || work_.program.light[static_cast<std::size_t>(v)];
+  // What is light costs less to make again than to bring back; in forward, what it is made from is gone.
+  const bool made_again =
+      work_.program.light[static_cast<std::size_t>(v)] && phase >= work_.waits->phases().first_of_backward();
+  if (!made_again && !state.stored.contains(v)) state.stored[v] = work_.store->put(slab.data);
+  slab.release();
+}
+
+void Member::put_down(MemberState& state, int phase) const {
+  for (int v = 0; v < static_cast<int>(state.values.size()); ++v) rest(state, v, phase);
+  const auto put = [&](at::Tensor& data) {
+    MemberState::Away away{&data, work_.store->put(data)};
+    data.reset();
+    return away;
   };
-  for (int v = 1; v < static_cast<int>(state.values.size()); ++v)
-    if (again(v)) value(state, v).release();
-  if (!state.halfway) return;
-  const Step& step = steps()[state.halfway->step];
-  for (std::size_t i = 0; i < step.inputs.size(); ++i)
-    if (again(step.inputs[i])) state.halfway->inputs[i].release();
-  if (again(step.output)) state.halfway->args.output.release();
+  for (std::size_t s = 0; s < state.saved.size(); ++s)
+    for (at::Tensor& data : state.saved[s])
+      if (!stays(Idle::saved, static_cast<int>(s), phase, data)) state.away_saved.emplace(s, put(data));
+  for (int v = 1; v < static_cast<int>(state.gradients.size()); ++v)
+    for (Slab& term : state.gradients[static_cast<std::size_t>(v)])
+      if (!stays(Idle::gradient, v, phase, term.data)) state.away_gradients.emplace(v, put(term.data));
+  for (auto& [v, returning] : state.returning)
+    if (margins_.contains(v) && !stays(Idle::gradient, v, phase, returning.gradient.data))
+      state.away_gradients.emplace(v, put(returning.gradient.data));
+  if (!state.halfway || !work_.turns) return;
+  // Inputs and output are asked for again; they may have left.
+  for (Slab& input : state.halfway->inputs) input.release();
+  BackwardArgs& args = state.halfway->args;
+  args.output.release();
+  const int v = steps()[state.halfway->step].output;
+  constexpr std::size_t worth_it = 4096;
+  for (Slab& gradient : args.gradients)
+    if (!stays(Idle::gradient, v, phase, gradient.data)) state.halfway->away.push_back(put(gradient.data));
+  for (at::Tensor& data : args.between)
+    if (data.defined() && data.nbytes() >= worth_it && !stays(Idle::gradient, v, phase, data))
+      state.halfway->away.push_back(put(data));
+}
+
+void Member::wake_gradients(MemberState& state, int v) const {
+  for (auto [it, end] = state.away_gradients.equal_range(v); it != end; it = state.away_gradients.erase(it))
+    *it->second.place = it->second.stored->get();
+}
+
+void Member::wake_saved(MemberState& state, std::size_t s) const {
+  for (auto [it, end] = state.away_saved.equal_range(s); it != end; it = state.away_saved.erase(it))
+    *it->second.place = it->second.stored->get();
 }
 
 void Member::exchange_margin(MemberState& state, int v) const {
@@ -267,6 +325,16 @@ void Member::exchange_margin(MemberState& state, int v) const {
   if (margin == margins_.end() || state.arriving.contains(v)) return;
   const Meter::Timed timed(work_.meter, Part::margins);
   const Slab& slab = value(state, v);
+  if (work_.apart()) {
+    std::vector<at::Tensor> strips;
+    for (const Box& box : margin->second.exchange.received_boxes()) {
+      state.margins[v].push_back(empty_slab(box, work_.graph.shape({v}).channels, state.pass.options));
+      strips.push_back(state.margins[v].back().data);
+    }
+    state.arriving[v] = margin->second.exchange.start_apart(*places_, data_in(slab, boxes(v).owned), strips,
+                                                            tag(state, margin->second, false));
+    return;
+  }
   state.arriving[v] = margin->second.exchange.start(*places_, data_in(slab, boxes(v).owned),
                                                     data_in(slab, boxes(v).held), tag(state, margin->second, false));
 }
@@ -284,6 +352,7 @@ void Member::settle(MemberState& state, int v) const {
   const Meter::Timed timed(work_.meter, arrivals_.contains(v) ? Part::waiting : Part::margins);
   found->second.finish();
   state.arriving.erase(found);
+  if (work_.apart() && value(state, v).defined()) fill_margins(state, v);
 }
 
 void Member::release(MemberState& state, int v) const {
@@ -292,9 +361,11 @@ void Member::release(MemberState& state, int v) const {
   const auto& [owned, made, held, frame, inside] = boxes(v);
   const bool wanted_again =
       work_.program.keep[static_cast<std::size_t>(v)] == Keep::recomputed && !state.pass.evaluating;
-  if (slab.defined() && wanted_again && margins_.contains(v))
+  if (slab.defined() && wanted_again && margins_.contains(v) && !work_.apart())
     for (const Box& box : difference(held, made))
       state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});
+  if (!wanted_again) state.margins.erase(v);
+  state.stored.erase(v);
   slab.release();
 }
 

@@ -14,6 +14,7 @@
 #include "tessera/comm/exchange.h"
 #include "tessera/ops/kernel.h"
 #include "tessera/plan/layout.h"
+#include "tessera/plan/waits.h"
 #include "tessera/program/program.h"
 #include "tessera/runtime/store.h"
 
@@ -28,8 +29,15 @@ struct MemberState {
   std::vector<Saved> saved;                       ///< by step
   std::map<int, Movement> arriving;               ///< by value: margins, or the value from another stage, under way
   std::map<int, std::vector<Slab>> margins;       ///< of values that are thrown away and made again: what others sent
-  std::map<int, std::unique_ptr<Stored>> stored;  ///< by value: those that wait elsewhere
-  std::set<int> staying;                          ///< of these: those that came back and stay, within Store::room()
+  std::map<int, std::unique_ptr<Stored>> stored;  ///< by value: those that are in the store, here or not
+
+  /// A tensor that waits elsewhere, and where it belongs.
+  struct Away {
+    at::Tensor* place;
+    std::unique_ptr<Stored> stored;
+  };
+  std::multimap<int, Away> away_gradients;      ///< by value: terms, and what is returning
+  std::multimap<std::size_t, Away> away_saved;  ///< by step
 
   /// A gradient under way to this member: from neighbours (margins) or later stages.
   struct Returning {
@@ -52,6 +60,7 @@ struct MemberState {
     std::size_t step;
     std::vector<Slab> inputs;
     BackwardArgs args;
+    std::vector<Away> away = {};  ///< of the gradients, and of what lies between
   };
   std::unique_ptr<Halfway> halfway = nullptr;
 };
@@ -66,10 +75,12 @@ struct StageWork {
   Meter* meter = nullptr;
   /// Whether somebody might be waited for in the middle of backward, so that weight gradients are put off until then.
   bool fills_waits = false, agrees_on_norms = false;
-  int kept = -1;                           ///< see Executor::keep_for_answer()
-  Store* store = nullptr;                  ///< where values wait from forward to backward; null: where they are
-  bool turns = false;                      ///< the rank has several members
-  mutable std::int64_t staying_bytes = 0;  ///< see MemberState::staying
+  int kept = -1;                 ///< see Executor::keep_for_answer()
+  bool turns = false;            ///< the rank has several members
+  Store* store = nullptr;        ///< where things wait that do not stay; null: all stay
+  const Waits* waits = nullptr;  ///< who stays; set with a store
+  /// Memory may be taken away from a value while its margins are under way.
+  bool apart() const { return turns && store != nullptr; }
 };
 
 /// Whether a step looks at more of an input than the member makes itself.
@@ -79,8 +90,9 @@ bool looks_beyond(const Graph& graph, const Layout& layout, const Plan::Place& p
 /// Belongs to one thread.
 class Member {
  public:
-  /// `places`: the numbers of places as ranks, this one's among them; null where nothing travels.
-  Member(const StageWork& work, const Plan::Place& place, Communicator* places);
+  /// `places`: the numbers of places as ranks, this one's among them; null where nothing travels. `ordinal`: which of
+  /// the rank's members it is.
+  Member(const StageWork& work, const Plan::Place& place, Communicator* places, std::size_t ordinal);
 
   void expect_values(MemberState& state, int micro, const at::TensorOptions& options);
   void expect_gradients(MemberState& state);
@@ -88,7 +100,7 @@ class Member {
   void begin_forward(MemberState& state, const at::Tensor& images, PassInfo pass);
   /// What the member brings to the agreement of a step: comes before forward_step(), which gets what came of it.
   Offer offer(MemberState& state, std::size_t s);
-  void forward_step(MemberState& state, std::size_t s, at::Tensor agreed);
+  void forward_step(MemberState& state, std::size_t s, at::Tensor agreed, int phase);
   void end_forward(MemberState& state) const;
 
   void begin_backward(MemberState& state);
@@ -96,15 +108,16 @@ class Member {
   /// backward_step(), for every step.
   Offer offer_gradient(MemberState& state, std::size_t s, bool defer_weights);
   void backward_step(MemberState& state, std::size_t s, bool defer_weights, at::Tensor agreed);
-  /// The member's turn in backward begins soon: what it will look at in steps [first, end) may be on its way.
-  void look_ahead(MemberState& state, std::size_t first, std::size_t end) const;
-  /// Its turn ends: what it can have again at little cost is let go of until the next.
-  void put_down(MemberState& state) const;
+  /// The member's turn in a phase begins soon: what it will look at may be on its way. With a store.
+  void look_ahead(MemberState& state, int phase) const;
+  /// Its turn in a phase ends: what does not stay leaves, or is let go of if it can be had again at little cost. With a
+  /// store.
+  void put_down(MemberState& state, int phase) const;
   /// Does the oldest weight gradient that was put off; false where there is none.
   bool fill_wait(MemberState& state);
 
   /// What the member owns of a value.
-  Slab owned(const MemberState& state, int v) const;
+  Slab owned(MemberState& state, int v) const;
   bool owns(int v) const { return !boxes(v).owned.empty(); }
 
   /// Frees what has arrived where it was sent.
@@ -131,6 +144,7 @@ class Member {
 
   const std::vector<Step>& steps() const { return work_.program.steps; }
   const Boxes& boxes(int v) const { return boxes_[static_cast<std::size_t>(v)]; }
+  bool is_loss(int v) const { return v + 1 == static_cast<int>(work_.graph.nodes().size()); }
   static Slab& value(MemberState& state, int v) { return state.values[static_cast<std::size_t>(v)]; }
   /// Whoever has no part of the output may still have to agree with those that have.
   bool runs(const Step& step) const { return step.agreement != Agreement::none || !boxes(step.output).made.empty(); }
@@ -148,6 +162,14 @@ class Member {
   void settle(MemberState& state, int v) const;
   void settle_inputs(MemberState& state, std::size_t s) const;
   void release(MemberState& state, int v) const;
+  /// Puts what came from others around a value that is here.
+  void fill_margins(MemberState& state, int v) const;
+  /// Puts a value away if it does not stay.
+  void rest(MemberState& state, int v, int phase) const;
+  bool stays(Idle thing, int id, int phase, const at::Tensor& data) const;
+  /// Brings back what is away.
+  void wake_gradients(MemberState& state, int v) const;
+  void wake_saved(MemberState& state, std::size_t s) const;
   /// Nothing is left of it.
   void forget(MemberState& state, int v) const;
   void prefetch(MemberState& state, int v) const;
@@ -171,6 +193,7 @@ class Member {
   const StageWork& work_;
   const Plan::Place place_;
   Communicator* const places_;
+  const std::size_t ordinal_;
   std::vector<Boxes> boxes_;                // by value
   std::vector<std::vector<bool>> waits_;    // by step and input: whether it looks beyond what is made here
   std::map<int, Link> margins_, arrivals_;  // by value

@@ -95,6 +95,7 @@ Offer Member::offer_gradient(MemberState& state, std::size_t s, bool defer_weigh
   const Step& step = steps()[s];
   Kernel& kernel = *work_.kernels[s];
   if (places_) places_->progress();
+  wake_saved(state, s);
   std::vector<Slab> gradients = take_gradients(state, step, kernel, defer_weights);
   const bool agrees = step.agreement != Agreement::none;
   if (gradients.empty() && !agrees) return {};
@@ -122,7 +123,7 @@ Offer Member::offer_gradient(MemberState& state, std::size_t s, bool defer_weigh
 // first, while the input's gradient takes no memory yet.
 void Member::weigh(MemberState& state, std::size_t s, bool defer_weights) {
   const Step& step = steps()[s];
-  auto& [step_number, inputs, args] = *state.halfway;
+  auto& [step_number, inputs, args, away] = *state.halfway;
   if (!work_.kernels[s]->has_weights() || args.gradients.empty()) return;
   const bool waits = work_.fills_waits && (!margins_.empty() || work_.agrees_on_norms);
   const bool travels =
@@ -140,6 +141,9 @@ void Member::backward_step(MemberState& state, std::size_t s, bool defer_weights
     BackwardArgs& args = halfway->args;
     args.agreed = std::move(agreed);
     if (work_.turns) {  // others had their turns in between
+      for (auto& away : halfway->away) *away.place = away.stored->get();
+      halfway->away.clear();
+      wake_saved(state, s);
       restore_for(state, step);
       halfway->inputs = gather(state, step);
       args.inputs = halfway->inputs;
@@ -160,17 +164,22 @@ void Member::backward_step(MemberState& state, std::size_t s, bool defer_weights
     for (int v : step.completes) send_back(state, v);
   }
   state.saved[s].clear();
+  state.away_saved.erase(s);
   for (int v : step.release_after_backward) forget(state, v);
 }
 
 std::vector<Slab> Member::take_gradients(MemberState& state, const Step& step, const Kernel& kernel,
                                          bool defer_weights) {
   const int v = step.output;
+  wake_gradients(state, v);
   for (auto [it, end] = state.returning.equal_range(v); it != end; it = state.returning.erase(it)) {
     if (!defer_weights) fill_wait(state);
     {
       const Meter::Timed timed(work_.meter, margins_.contains(v) ? Part::margins : Part::waiting);
-      it->second.movement.finish();
+      if (work_.apart() && margins_.contains(v))
+        it->second.movement.finish_onto(data_in(it->second.gradient, boxes(v).owned));
+      else
+        it->second.movement.finish();
     }
     accumulate(state, v, std::move(it->second.gradient));
   }
@@ -187,6 +196,7 @@ std::vector<Slab> Member::take_gradients(MemberState& state, const Step& step, c
 std::vector<Slab> Member::take_addends(MemberState& state, const Step& step, const Kernel& kernel) const {
   std::vector<Slab> addends(step.inputs.size());
   for (std::size_t i = 0; i < addends.size(); ++i) {
+    wake_gradients(state, step.inputs[i]);
     auto& terms = state.gradients[static_cast<std::size_t>(step.inputs[i])];
     if (terms.empty() || !kernel.takes_addend(i) || terms.back().box != boxes(step.output).made) continue;
     addends[i] = std::move(terms.back());
@@ -196,6 +206,7 @@ std::vector<Slab> Member::take_addends(MemberState& state, const Step& step, con
 }
 
 void Member::accumulate(MemberState& state, int v, Slab term) const {
+  wake_gradients(state, v);
   auto& terms = state.gradients[static_cast<std::size_t>(v)];
   terms.push_back(std::move(term));
   if (terms.size() <= 2) return;
@@ -205,6 +216,7 @@ void Member::accumulate(MemberState& state, int v, Slab term) const {
 }
 
 Slab Member::take_merged(MemberState& state, int v, const Box& inside, const Box& box) const {
+  wake_gradients(state, v);
   auto& terms = state.gradients[static_cast<std::size_t>(v)];
   Slab merged;
   std::vector<Slab> rest;
@@ -228,8 +240,11 @@ void Member::send_back(MemberState& state, int v) {
     // The neighbours' shares are added in place.
     if (!exclusive(gradient.data)) gradient.data = gradient.data.clone(at::MemoryFormat::ChannelsLast);
     const Meter::Timed timed(work_.meter, Part::margins);
-    Movement movement = margin->second.exchange.start_transpose(
-        *places_, data_in(gradient, held), data_in(gradient, owned), tag(state, margin->second, true));
+    const Exchange& exchange = margin->second.exchange;
+    const Tag back = tag(state, margin->second, true);
+    Movement movement =
+        work_.apart() ? exchange.start_transpose_apart(*places_, data_in(gradient, held), back)
+                      : exchange.start_transpose(*places_, data_in(gradient, held), data_in(gradient, owned), back);
     state.returning.emplace(v, MemberState::Returning{std::move(movement), narrowed(gradient, made)});
   }
   if (const auto arrival = arrivals_.find(v); arrival != arrivals_.end() && !held.empty()) {

@@ -7,9 +7,12 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <limits>
 #include <mutex>
 #include <new>
 #include <set>
+#include <string>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -182,6 +185,21 @@ void install_cpu_allocator(BlockReuse reuse) {
   allocator().reuse = reuse == BlockReuse::on;
   // The highest priority that torch knows, so that nothing loaded later takes over.
   c10::SetCPUAllocator(&allocator(), /*priority=*/255);
+}
+
+double free_host_bytes() {
+  double free = std::numeric_limits<double>::infinity();
+  std::ifstream machine("/proc/meminfo");
+  for (std::string line; std::getline(machine, line);)
+    if (line.starts_with("MemAvailable:")) free = 1024 * std::strtod(line.c_str() + 13, nullptr);
+  const auto number_in = [](const char* path) {
+    double number = std::numeric_limits<double>::quiet_NaN();
+    std::ifstream(path) >> number;  // "max" is none
+    return number;
+  };
+  const double most = number_in("/sys/fs/cgroup/memory.max"), taken = number_in("/sys/fs/cgroup/memory.current");
+  if (most > 0 && taken >= 0) free = std::min(free, most - taken);
+  return free;
 }
 
 std::int64_t peak_resident_bytes() {

@@ -62,6 +62,11 @@ MemoryAccountPtr current_gpu_account();
 std::int64_t peak_gpu_bytes();
 void reset_peak_gpu_bytes();
 
+/// What is free of the current GPU's memory; 0 where there is no CUDA.
+double free_gpu_bytes();
+/// What this process may still take of the host's memory, as the kernel and its control group say.
+double free_host_bytes();
+
 /// Largest resident size of the process so far, as the kernel counts it.
 std::int64_t peak_resident_bytes();
 

@@ -6,5 +6,6 @@ namespace tessera {
 void count_gpu_memory() {}
 std::int64_t peak_gpu_bytes() { return 0; }
 void reset_peak_gpu_bytes() {}
+double free_gpu_bytes() { return 0; }
 
 }  // namespace tessera

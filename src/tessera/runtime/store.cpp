@@ -124,7 +124,7 @@ void check_store(StoreKind kind, at::DeviceType device, const std::string& scrat
 }
 
 std::unique_ptr<Store> make_store(StoreKind kind, at::DeviceType device, const std::string& scratch) {
-  check_store(kind, device, scratch);
+  check_store(kind, device, kind == StoreKind::file ? scratch : std::string());
   switch (kind) {
     case StoreKind::device:
       return nullptr;

@@ -29,9 +29,6 @@ class Store {
   virtual std::int64_t peak_bytes() const = 0;
   /// What is smaller is not worth the way.
   virtual std::size_t smallest() const { return 0; }
-  /// So many bytes of values that came back may stay where they are while other members have their turns. 0: each is
-  /// fetched again for every turn.
-  virtual std::int64_t room() const { return 0; }
 };
 
 enum class StoreKind { device, host, file };

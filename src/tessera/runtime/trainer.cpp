@@ -10,6 +10,7 @@
 #include "tessera/runtime/groups.h"
 #include "tessera/runtime/image_delivery.h"
 #include "tessera/runtime/loss_terms.h"
+#include "tessera/schedule/footprint.h"
 
 namespace tessera {
 
@@ -86,7 +87,8 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
 
   w.executor = std::make_unique<Executor>(
       graph_, w.held->parameters,
-      Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(), w.tile_group.get(), &meter_, store_.get()},
+      Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(), w.tile_group.get(), &meter_, store_.get(),
+             options_.room / plan_.directions(), micros_alive(actions_, place.direction)},
       options_.recompute);
   const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
   if (!box.empty() || !labelled.empty()) {

@@ -4,7 +4,8 @@
 #include <map>
 
 #include "tessera/base/index.h"
-#include "tessera/schedule/member_walk.h"
+#include "tessera/schedule/schedule.h"
+#include "tessera/schedule/stage_walk.h"
 
 namespace tessera {
 namespace {
@@ -40,12 +41,38 @@ double parameter_bytes(const Plan& plan, const Graph& graph, int stage, int rank
     for (const auto& spec : graph.nodes()[index(n)].parameters)
       (spec.trainable ? trainable : statistics) +=
           static_cast<double>((spec.elements() + aligned - 1) / aligned * aligned);
+  if (options.evaluating) return (trainable + statistics) * wide;
   double bytes = trainable * (1 + tensors_held(plan, stage, rank, options)) * wide + statistics * (2 * wide + 16);
   if (options.element_bytes < narrowest_parameter) bytes += trainable * static_cast<double>(options.element_bytes);
   return bytes;
 }
 
+// The batch at hand and those that are read ahead. With turns they come tile by tile, and what a tile keeps of its
+// images is a value.
+double image_bytes(const Plan& plan, const Graph& graph, const Layout& layout, const std::vector<Plan::Place>& places,
+                   const FootprintOptions& options) {
+  const ValueLayout& images = layout.at(places[0].stage, 0);
+  if (!images.used()) return 0;
+  std::int64_t pixels = 0;
+  for (const auto& place : places) pixels = std::max(pixels, images.held[index(place.member)].volume());
+  const std::int64_t micros = places.size() > 1 ? 1 : plan.micros(places[0].direction);
+  return static_cast<double>((1 + options.batches_ahead) * pixels * graph.shape({0}).channels * micros *
+                             std::max(options.element_bytes, narrowest_parameter));
+}
+
 }  // namespace
+
+int micros_alive(const std::vector<Action>& actions, Direction direction) {
+  int alive = 0, most = 1;
+  const bool apart = std::any_of(actions.begin(), actions.end(),
+                                 [](const Action& a) { return a.kind == Action::Kind::weight_gradient; });
+  for (const Action& action : actions) {
+    if (action.kind == Action::Kind::step || action.direction != direction) continue;
+    if (action.kind == Action::Kind::forward) most = std::max(most, ++alive);
+    if (action.kind == (apart ? Action::Kind::weight_gradient : Action::Kind::backward)) --alive;
+  }
+  return most;
+}
 
 std::vector<Footprint> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options) {
   const Layout layout = make_layout(graph, plan);
@@ -55,32 +82,40 @@ std::vector<Footprint> predicted_memory(const Plan& plan, const Graph& graph, co
     Footprint& mine = out.emplace_back();
     Ledger ledger;
     Buffers buffers(ledger);
-    std::map<Direction, MemberWalk> members;
+    std::map<Direction, StageWalk> members;
     std::vector<int> stages;
-    for (const auto& place : plan.places_of(rank)) {
-      members.try_emplace(place.direction, graph, plan, layout, place, options, ledger, buffers);
-      if (std::find(stages.begin(), stages.end(), place.stage) == stages.end()) stages.push_back(place.stage);
-      const auto& images = layout.at(place.stage, 0);
-      if (images.used())
-        mine.images += static_cast<double>((1 + options.batches_ahead) * images.held[index(place.member)].volume() *
-                                           graph.shape({0}).channels * plan.micros(place.direction) *
-                                           std::max(options.element_bytes, narrowest_parameter));
+    const auto& actions = schedule[index(rank)];
+    for (const auto& first : plan.first_places_of(rank)) {
+      std::vector<Plan::Place> places;
+      for (const auto& place : plan.places_of(rank))
+        if (place.direction == first.direction) places.push_back(place);
+      const int alive = micros_alive(actions, first.direction);
+      members.try_emplace(first.direction, graph, plan, layout, places, options, alive, ledger, buffers);
+      if (std::find(stages.begin(), stages.end(), first.stage) == stages.end()) stages.push_back(first.stage);
+      mine.images += image_bytes(plan, graph, layout, places, options);
     }
     for (const int stage : stages) mine.parameters += parameter_bytes(plan, graph, stage, rank, options);
-    const auto& actions = schedule[index(rank)];
-    const auto worker = [&](const Action& action) -> MemberWalk& { return members.at(action.direction); };
+    const auto worker = [&](const Action& action) -> StageWalk& { return members.at(action.direction); };
     // As the trainer does: receives of the next two actions are posted before an action starts.
     constexpr std::size_t ahead = 2;
     // The second step finds the buffers that the first has left.
     for (int step = 0; step < 2; ++step)
       for (std::size_t i = 0; i < actions.size(); ++i) {
-        if (actions[i].kind == Action::Kind::step) continue;
+        if (actions[i].kind == Action::Kind::step || (options.evaluating && actions[i].kind != Action::Kind::forward))
+          continue;
         for (std::size_t next = i + 1; next < std::min(i + 1 + ahead, actions.size()); ++next)
-          if (actions[next].kind != Action::Kind::step && actions[next].kind != Action::Kind::weight_gradient)
+          if (actions[next].kind != Action::Kind::step && actions[next].kind != Action::Kind::weight_gradient &&
+              !options.evaluating)
             worker(actions[next]).expect(actions[next]);
         worker(actions[i]).run(actions[i]);
+        if (options.evaluating) worker(actions[i]).forget(actions[i]);
       }
     mine.activations = ledger.peak();
+    if (!options.store) continue;
+    for (const auto& [direction, walk] : members) {
+      mine.stored += walk.waits().most_away();
+      mine.moved += static_cast<double>(plan.micros(direction)) * walk.waits().bytes_moved();
+    }
   }
   return out;
 }

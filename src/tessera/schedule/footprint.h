@@ -22,6 +22,10 @@ struct FootprintOptions {
   int batches_ahead = 2;           ///< that are read while one is trained on; 0: each is read when its step begins
   Recompute recompute = Recompute::norm;
   KernelWorkspace workspace = nullptr;
+  bool store = false;             ///< what does not stay on the device waits elsewhere
+  bool store_prefetches = false;  ///< and comes back while another member is at work
+  double room = 0;                ///< with a store: so many bytes may wait on the device
+  bool evaluating = false;        ///< forward only, and nothing is kept for a backward
 };
 
 /// What a rank holds at the moment when it holds most. Bytes.
@@ -29,8 +33,13 @@ struct Footprint {
   double parameters = 0;   ///< with gradients, states of the optimizer and running statistics
   double images = 0;       ///< the batch that is trained on, and those that are read ahead
   double activations = 0;  ///< values, their gradients, what kernels take at work, messages
+  double stored = 0;       ///< what waits elsewhere, in a store
+  double moved = 0;        ///< what goes to the store and comes back in a step
   double peak() const { return parameters + images + activations; }
 };
+
+/// How many micros of a direction are alive at once: between the begin of their forward and the end of their backward.
+int micros_alive(const std::vector<struct Action>& actions, Direction direction);
 
 /// By rank of a replica.
 std::vector<Footprint> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options);

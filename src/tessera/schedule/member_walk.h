@@ -1,14 +1,16 @@
-// What one member of a stage holds while it goes through its actions: the executor's walk with memory in place of
-// tensors.
+// What one member of a stage holds while it goes through its steps: runtime/member.cpp with memory in place of tensors.
 #pragma once
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
+#include <set>
+#include <utility>
+#include <vector>
 
-#include "tessera/plan/layout.h"
+#include "tessera/plan/waits.h"
 #include "tessera/schedule/footprint.h"
-#include "tessera/schedule/schedule.h"
 
 namespace tessera {
 
@@ -46,20 +48,133 @@ class Buffers {
   std::deque<Buffer> all_;
 };
 
-/// Goes through the steps of a stage as runtime/executor.cpp does. All arguments but the place must outlive it.
+/// Stands for a Slab.
+struct Piece {
+  Memory memory;
+  Box box;
+  Box whole = {};  ///< of which the box is a part; empty: of nothing larger
+  bool defined() const { return memory != nullptr; }
+  bool exclusive() const { return memory.use_count() == 1; }
+  bool dense() const {
+    return whole.empty() ||
+           (whole.width() == box.width() && (box.batch().size() == 1 || whole.height() == box.height()));
+  }
+  Piece part(const Box& part) && {
+    Box outer = whole.empty() ? box : whole;
+    return {std::move(memory), part, outer == part ? Box{} : outer};
+  }
+};
+
+/// Stands for a MemberState.
+struct MemberMemory {
+  bool expects_values = false, expects_gradients = false;
+  std::vector<Piece> values;
+  std::vector<std::vector<Piece>> gradients;
+  std::vector<Memory> saved;
+  std::map<int, Memory> margins;
+  std::set<int> stored;
+  struct Returning {
+    Piece gradient;
+    std::vector<Memory> staged;  ///< shares of others, until they are added
+  };
+  std::multimap<int, Returning> returning;
+  struct Deferred {
+    std::size_t step;
+    std::vector<Memory> held;
+  };
+  std::deque<Deferred> deferred;
+  struct Halfway {
+    std::size_t step;
+    Piece first, second;  ///< the gradient as the first pass leaves it: of both terms of a product
+    std::vector<Piece> gradients;
+    bool away = false;
+  };
+  std::unique_ptr<Halfway> halfway = nullptr;
+  std::multimap<int, Piece*> away_gradients;  ///< by value
+  std::set<std::size_t> away_saved;           ///< by step
+};
+
+/// What the members of a stage on one rank have in common. All must outlive them.
+struct StageMemory {
+  const Graph& graph;
+  const Plan& plan;
+  const Layout& layout;
+  const Program& program;
+  const FootprintOptions& options;
+  const Waits& waits;
+  Ledger& ledger;
+  Buffers& buffers;
+  bool turns = false;
+  bool apart() const { return turns && options.store; }
+};
+
 class MemberWalk {
  public:
-  MemberWalk(const Graph& graph, const Plan& plan, const Layout& layout, const Plan::Place& place,
-             const FootprintOptions& options, Ledger& ledger, Buffers& buffers);
-  ~MemberWalk();
+  MemberWalk(const StageMemory& stage, const Plan::Place& place, std::size_t ordinal);
 
-  /// Memory for what will arrive for an action.
-  void expect(const Action& action);
-  void run(const Action& action);
+  void expect_values(MemberMemory& micro) const;
+  void expect_gradients(MemberMemory& micro) const;
+  void begin_forward(MemberMemory& micro) const;
+  void offer(MemberMemory& micro, std::size_t s) const;
+  void forward_step(MemberMemory& micro, std::size_t s, int phase);
+  void begin_backward(MemberMemory& micro) const;
+  void offer_gradient(MemberMemory& micro, std::size_t s, bool defer_weights);
+  void backward_step(MemberMemory& micro, std::size_t s, bool defer_weights);
+  void look_ahead(MemberMemory& micro, int phase) const;
+  void put_down(MemberMemory& micro, int phase) const;
+  bool fill_wait(MemberMemory& micro) const;
+  /// All that was sent has arrived.
+  void end_phase() { sent_.clear(); }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Boxes {
+    Box owned, made, held, frame;
+  };
+  // Bytes of a movement's messages to and from others.
+  struct Strips {
+    std::vector<double> sent, received;  // one for each peer
+  };
+
+  const Boxes& boxes(int v) const { return boxes_[static_cast<std::size_t>(v)]; }
+  const std::vector<Step>& steps() const { return stage_.program.steps; }
+  double bytes(const Box& box, std::int64_t channels) const {
+    return static_cast<double>(box.volume() * channels * stage_.options.element_bytes);
+  }
+  double bytes(int v, const Box& box) const { return bytes(box, stage_.graph.shape({v}).channels); }
+  Memory take(double bytes) const;
+  Piece piece(int v, const Box& box) const { return {take(bytes(v, box)), box}; }
+  Workspace workspace(const Step& step) const;
+  bool runs(const Step& step) const { return step.agreement != Agreement::none || !boxes(step.output).made.empty(); }
+  bool has_weights(const Step& step) const;
+
+  void bring_inputs(MemberMemory& micro, const Step& step) const;
+  void make(MemberMemory& micro, std::size_t s, bool save) const;
+  void exchange_margin(MemberMemory& micro, int v);
+  void release(MemberMemory& micro, int v) const;
+  void rest(MemberMemory& micro, int v, int phase) const;
+  void restore(MemberMemory& micro, int v) const;
+  void wake_gradients(MemberMemory& micro, int v) const;
+  void wake_saved(MemberMemory& micro, std::size_t s) const;
+  void wake(int v, Piece& piece) const { piece = this->piece(v, piece.box); }
+  std::vector<Piece> take_gradients(MemberMemory& micro, const Step& step, bool defer_weights);
+  /// PointwiseFlow::first_pass() and input_gradients().
+  void first_pass(MemberMemory& micro, const Step& step, std::vector<Piece> gradients) const;
+  std::vector<Piece> gradients_of_pointwise(MemberMemory& micro, const Step& step, Piece g, Piece second) const;
+  std::vector<Piece> gradients_of(const Step& step, std::vector<Piece> gradients) const;
+  Piece covering(int v, Piece term, const Box& box) const;
+  Piece sum(int v, Piece a, Piece b) const;
+  void accumulate(MemberMemory& micro, int v, Piece term) const;
+  Piece take_merged(MemberMemory& micro, int v, const Box& inside, const Box& box) const;
+  void send_back(MemberMemory& micro, int v);
+  void message(const std::vector<double>& strips, const std::vector<double>& more = {}) const;
+  void send_copies(const std::vector<double>& strips);
+
+  const StageMemory& stage_;
+  const std::size_t ordinal_;
+  std::vector<Boxes> boxes_;                                    // by value
+  std::multimap<int, Strips> margins_, arrivals_, departures_;  // by value
+  bool norm_group_ = false, tile_group_ = false, waits_ = false;
+  std::vector<Memory> sent_;  // copies of strips that others have not taken yet
 };
 
 }  // namespace tessera

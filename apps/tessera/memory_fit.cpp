@@ -1,0 +1,189 @@
+#include "memory_fit.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "launch.h"
+#include "tessera/base/text.h"
+#include "tessera/planner/memory_ways.h"
+#include "tessera/runtime/device.h"
+#include "tessera/runtime/memory.h"
+#include "tessera/runtime/workspaces.h"
+
+namespace tessera {
+namespace {
+
+bool on_gpus(const Options& o) { return o.device != "cpu"; }
+
+std::string store_name(const Options& o) { return on_gpus(o) ? "host" : "file"; }
+
+// Of the memory that is free, what tensors may take: the rest is for libraries, and for gaps between tensors.
+constexpr double usable_share = 0.9;
+
+FootprintOptions footprint_options(const Job& job, const Options& o) {
+  const std::string& rule = o.train.optimizer.name;
+  FootprintOptions options{.element_bytes = element_bytes(o),
+                           .states = (rule != "sgd"                     ? 2
+                                      : o.train.optimizer.momentum != 0 ? 1
+                                                                        : 0) +
+                                     (o.train.optimizer.average > 0 ? 1 : 0),
+                           .common = job.common_copies,
+                           .packed = job.plan.ranks() > job.plan.ranks_per_node,
+                           .batches_ahead = o.train.loader_workers > 0 ? 2 : 0,
+                           .recompute = o.evaluation.only ? Recompute::norm : o.train.recompute,
+                           .workspace = nullptr,
+                           .store = o.train.store != StoreKind::device,
+                           .store_prefetches = on_gpus(o),
+                           .room = o.train.room,
+                           .evaluating = o.evaluation.only};
+  if (!on_gpus(o)) options.workspace = kernel_workspaces(job.graph, o.train.activations());
+  return options;
+}
+
+// What kernels take depends on their threads.
+class WithThreads {
+ public:
+  explicit WithThreads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
+  ~WithThreads() { at::set_num_threads(before_); }
+  WithThreads(const WithThreads&) = delete;
+  WithThreads& operator=(const WithThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+// The same on all ranks: the least that any has.
+double least(double bytes, const Launch& launch) {
+  if (!launch.world()) return bytes;
+  const at::Tensor all = at::full({1}, -bytes, at::kDouble);
+  launch.world()->all_reduce(all, Reduce::max).wait();
+  return -all.item<double>();
+}
+
+// For each rank, of what the machine has free.
+double share_of_host(const Job& job, const Launch& launch) {
+  const int ranks = launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node();
+  return usable_share * free_host_bytes() / std::max(1, ranks);
+}
+
+double share_of_gpu(const Job& job, const Launch& launch) {
+  const int ranks = launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node(),
+            gpus = std::max(1, gpu_count());
+  return usable_share * free_gpu_bytes() / std::max(1, (ranks + gpus - 1) / gpus);
+}
+
+std::string bytes(double b) { return human_bytes(static_cast<std::int64_t>(b)); }
+
+MemoryWish wish_of(const Job& job, const Options& o, const Launch& launch, std::optional<int> ranks_started,
+                   double memory) {
+  MemoryWish wish{.plan = o.plan, .ranks_started = ranks_started};
+  wish.turns_given = o.has("turns");
+  wish.halo_given = o.has("halo-D2") || o.has("fused-layers");
+  if (o.has("recompute") || o.evaluation.only) wish.recompute = footprint_options(job, o).recompute;
+  if (o.has("store")) wish.store = o.train.store != StoreKind::device;
+  wish.store_possible = on_gpus(o) || !o.train.scratch.empty();
+  wish.memory = memory;
+  wish.store_memory = Waits::unlimited;
+  if (on_gpus(o)) {
+    if (o.host_memory)
+      wish.store_memory = static_cast<double>(*o.host_memory);
+    else if (!o.planning)
+      wish.store_memory = least(share_of_host(job, launch), launch);
+  }
+  wish.footprint = footprint_options(job, o);
+  wish.rates = usual_rates(on_gpus(o), job.threads[0], element_bytes(o));
+  return wish;
+}
+
+[[noreturn]] void refuse(const MemoryChoice& choice, const MemoryWish& wish, const Options& o) {
+  const double needed = choice.smallest.peak();
+  const auto mib = static_cast<std::int64_t>(std::ceil(needed / (1 << 20)));
+  throw UsageError(concat(
+      "nothing fits into ",
+      o.memory ? concat("--memory ", bytes(wish.memory)) : concat("the ", bytes(wish.memory), " there are"), ": of ",
+      choice.tried, " ways the smallest takes ", bytes(needed), " (", flags_of(choice.smallest, store_name(o)),
+      "); use --memory ", mib, "MiB or more, a smaller --batch-size or more --parts",
+      wish.store_possible ? ", or more ranks" : ", more ranks, or --scratch DIR, so that values can wait on a disk"));
+}
+
+void take(Job& job, Options& o, const MemoryWay& way) {
+  o.plan.turns = way.turns;
+  o.plan.halo_d2 = way.halo_d2;
+  o.recompute = words_of(way.recompute);
+  o.train.recompute = way.recompute;
+  o.store = way.store ? store_name(o) : "device";
+  o.train.store = parse_store(o.store);
+  o.train.room = way.room;
+  const std::int64_t per_node = job.plan.ranks_per_node;
+  job.plan = way.plan;
+  job.plan.ranks_per_node = per_node;
+}
+
+}  // namespace
+
+std::vector<Footprint> memory_needs(const Job& job, const Options& o) {
+  const WithThreads threads(job.threads[0]);
+  return predicted_memory(job.plan, job.graph, footprint_options(job, o));
+}
+
+void fit_into_memory(Job& job, Options& o, const Launch& launch, std::optional<int> ranks_started) {
+  double memory = 0;
+  if (o.memory) {
+    memory = static_cast<double>(*o.memory);
+  } else if (o.planning) {
+    return;  // for machines that are not here
+  } else {
+    memory = least(on_gpus(o) ? share_of_gpu(job, launch) : share_of_host(job, launch), launch);
+  }
+  const WithThreads threads(job.threads[0]);
+  const MemoryWish wish = wish_of(job, o, launch, ranks_started, memory);
+  if (!o.memory) {
+    MemoryWay as_given{.turns = o.plan.turns,
+                       .halo_d2 = o.plan.halo_d2,
+                       .recompute = wish.footprint.recompute,
+                       .store = wish.footprint.store,
+                       .plan = job.plan};
+    as_given = completed(job.graph, wish, std::move(as_given));
+    if (as_given.peak() <= memory) {
+      o.train.room = as_given.room;
+      return;
+    }
+  }
+  const MemoryChoice choice = choose_memory_way(job.graph, wish);
+  // What is free is an estimate, and a machine may swap: without --memory a run is tried all the same.
+  if (!choice.best && !o.memory) return;
+  if (!choice.best) refuse(choice, wish, o);
+  const MemoryWay& best = *choice.best;
+  const bool as_it_was =
+      best.turns == o.plan.turns && best.store == wish.footprint.store && words_of(best.recompute) == o.recompute;
+  take(job, o, best);
+  if (as_it_was || !launch.speaks() || o.quiet) return;
+  fmt::print("memory: {} of {}{} with {}", bytes(best.peak()), bytes(memory), o.memory ? "" : " that are free",
+             flags_of(best, store_name(o)));
+  if (best.store) fmt::print(", {} {}", bytes(best.stored()), on_gpus(o) ? "in the host's memory" : "in --scratch");
+  fmt::print("; about {:.1f} times as long as with memory without end ({} ways tried)\n",
+             std::max(1.0, best.seconds / choice.fastest.seconds), choice.tried);
+}
+
+void check_memory_limit(const Job& job, const Options& o) {
+  const auto needs = memory_needs(job, o);
+  const auto less = [](const Footprint& a, const Footprint& b) { return a.peak() < b.peak(); };
+  const auto most = std::max_element(needs.begin(), needs.end(), less) - needs.begin();
+  const auto peak = static_cast<std::int64_t>(needs[static_cast<std::size_t>(most)].peak());
+  if (peak <= static_cast<std::int64_t>(*o.memory_limit)) return;
+  std::vector<std::string> stages;
+  for (const auto& place : job.plan.first_places_of(static_cast<int>(most)))
+    stages.push_back(concat(place.stage, place.direction == Direction::up ? " of the direction up" : ""));
+  throw UsageError(concat(
+      "rank ", most, " needs ", human_bytes(peak), " for stage ", join(stages, " and stage "),
+      ", more than --memory-limit ", human_bytes(static_cast<std::int64_t>(*o.memory_limit)), "; use ",
+      o.train.recompute == Recompute::block ? "" : "--recompute block, ",
+      "more tiles (--num-spatial-parts), more stages (--split-size), smaller micros (--parts)",
+      job.plan.bidirectional() ? ", another --balance, or a --schedule of one direction" : ", or --balance-by memory"));
+}
+
+}  // namespace tessera
