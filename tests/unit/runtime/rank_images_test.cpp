@@ -10,6 +10,7 @@
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
 #include "tessera/runtime/evaluator.h"
+#include "tessera/runtime/memory.h"
 #include "tessera/runtime/trainer.h"
 
 namespace tessera::test {
@@ -182,6 +183,27 @@ TEST(RankImages, OfATileAreGoneBeforeThoseOfTheNextAreAskedFor) {
   EXPECT_EQ(given.size(), 6u);
   EXPECT_EQ(most, 0u);
   rank.executor.take_answer(state);
+}
+
+TEST(RankImages, OfAnEvaluationTakeTheMemoryOfAFewTiles) {
+  install_cpu_allocator();
+  constexpr std::int64_t side = 256;
+  Graph graph;
+  const Value a = graph.conv(graph.input({3, side, side}), {.out = 4, .kernel = 8, .stride = 8}, "a");
+  graph.cross_entropy(graph.linear(graph.flatten(graph.global_avg_pool(graph.relu(a))), {.out = 3}, "fc"));
+  const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), at::kDouble, 1);
+  const auto source =
+      std::make_shared<SyntheticImages>(SyntheticOptions{.classes = 3, .height = side, .width = side, .size = 3});
+  const auto peak = [&](const PlanOptions& plan) {
+    const auto account = std::make_shared<MemoryAccount>();
+    const MemoryScope scope(account);
+    Evaluator evaluator(graph, make_plan(graph, plan), parameters, {.dtype = at::kDouble, .loader_workers = 0}, source);
+    evaluator.run();
+    return account->peak_bytes();
+  };
+  constexpr std::int64_t image_bytes = 3 * side * side * 8;
+  EXPECT_GT(peak({.batch_size = 1}), image_bytes);
+  EXPECT_LT(peak({.batch_size = 1, .turns = "4x4"}), image_bytes / 4);
 }
 
 }  // namespace
