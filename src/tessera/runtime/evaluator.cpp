@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/data/loader.h"
 #include "tessera/data/padded.h"
 #include "tessera/runtime/groups.h"
 #include "tessera/runtime/image_delivery.h"
@@ -132,9 +131,9 @@ Evaluation Evaluator::run(const Take& take, const TakeMaps& take_maps) {
   if (label_kind() == LabelKind::pixel) return run_masks({});
   const double start = now_seconds();
   Tally tally(classes(), label_kind());
-  for_each_batch([&](const Batch& batch, std::int64_t first, std::int64_t count) {
+  for_each_batch([&](RankImages& images, std::int64_t first, std::int64_t count) {
     PlanesBySample maps;
-    const Predictions predictions = predict(batch, first, count, maps);
+    const Predictions predictions = predict(images, first, count, maps);
     tally.add(predictions);
     if (take) take(predictions);
     if (options_.maps)
@@ -151,10 +150,10 @@ Evaluation Evaluator::run_masks(const TakeMask& take, const Wanted& wanted) {
   const std::int64_t k = classes();
   Evaluation result{.images = images_->size(), .labels = LabelKind::pixel, .confusion = Confusion(classes())};
   double loss = 0;
-  for_each_batch([&](const Batch& batch, std::int64_t first, std::int64_t count) {
+  for_each_batch([&](RankImages& images, std::int64_t first, std::int64_t count) {
     at::Tensor counts = at::zeros({k * k}, at::kLong), losses = at::zeros({1}, at::kDouble);
     PlanesBySample masks;
-    run_micros(batch, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor& labels) {
+    run_micros(images, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor& labels) {
       const at::Tensor predicted = answer.logits.data.argmax(1), known = labels.ne(ignored_label);
       const at::Tensor pairs = labels.to(at::kLong).mul_(k).add_(predicted).masked_select(known);
       counts.add_(pairs.bincount({}, k * k).cpu());
@@ -191,39 +190,28 @@ Evaluation Evaluator::finished(Evaluation result, double start) {
 }
 
 // Made anew for each run: between evaluations it would hold memory.
-std::unique_ptr<Loader> Evaluator::make_loader() const {
-  const Box box = executor_->image_box();
-  const Box labelled = label_kind() == LabelKind::pixel ? executor_->loss_box() : Box{};
-  if (box.empty() && labelled.empty()) return nullptr;
+RankImages Evaluator::make_images() {
   LoaderOptions options = delivered_as(options_.activations(), options_.loader_workers);
   options.batch_size = batch();
-  options.part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box;
   options.shuffle = false;
-  (*options.part)[Axis::batch] = {0, 0};
-  if (!labelled.empty() && images_->mask_classes() > 0) {
-    options.mask_dtype = at::kByte;
-    options.mask_part = labelled;
-  }
-  for (int m = 0; m < plan_.micros(Direction::down); ++m) options.samples.push_back(samples_of(m));
-  return std::make_unique<Loader>(std::make_shared<Padded>(images_, batch()), options);
+  if (label_kind() == LabelKind::pixel && images_->mask_classes() > 0) options.mask_dtype = at::kByte;
+  std::vector<Interval> samples;
+  for (int m = 0; m < plan_.micros(Direction::down); ++m) samples.push_back(samples_of(m));
+  return {std::make_shared<Padded>(images_, batch()), options, *executor_, std::move(samples), meter_};
 }
 
 void Evaluator::for_each_batch(const RunBatch& run_batch) {
   // Kernels are called below autograd: it has nothing to record here.
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   parameters_.refresh();
-  const auto loader = make_loader();
+  RankImages images = make_images();
   for (std::int64_t first = 0; first < images_->size(); first += batch()) {
-    Batch next;
-    if (loader) {
-      const Meter::Timed timed(&meter_, Part::data);
-      next = loader->next();
-    }
-    run_batch(next, first, std::min(batch(), images_->size() - first));
+    images.next_batch();
+    run_batch(images, first, std::min(batch(), images_->size() - first));
   }
 }
 
-void Evaluator::run_micros(const Batch& batch, std::int64_t first, std::int64_t count, const TakeAnswer& take) {
+void Evaluator::run_micros(RankImages& images, std::int64_t first, std::int64_t count, const TakeAnswer& take) {
   const std::int64_t together = plan_.replicas * plan_.micro_size();  // images of a micro of all replicas
   const auto micros = static_cast<int>((count + together - 1) / together);
   const auto actions =
@@ -234,22 +222,19 @@ void Evaluator::run_micros(const Batch& batch, std::int64_t first, std::int64_t 
     // The receives of the next action are posted before this one starts, so that its messages need not wait for it.
     if (i + 1 < actions.size()) executor_->expect_values(states[i + 1], actions[i + 1].micro, options);
     const Interval samples = samples_of(actions[i].micro);
-    const auto part = [&](const at::Tensor& all) {
-      return all.defined() ? all.narrow(0, actions[i].micro * samples.size(), samples.size()) : at::Tensor();
-    };
-    at::Tensor labels;
-    if (executor_->makes_loss()) labels = batch.masks.defined() ? part(batch.masks) : labels_of(samples, first);
-    executor_->forward(states[i], actions[i].micro, part(batch.images), pass_of(samples, labels));
+    at::Tensor labels = images.of_micro(images.batch().masks, actions[i].micro);
+    if (executor_->makes_loss() && !labels.defined()) labels = labels_of(samples, first);
+    executor_->forward(states[i], actions[i].micro, images.images_of(actions[i].micro), pass_of(samples, labels));
     const Executor::Answer answer = executor_->take_answer(states[i]);
     if (answer.logits.defined() || answer.kept.defined()) take(samples, answer, labels);
   }
   executor_->flush();
 }
 
-Predictions Evaluator::predict(const Batch& batch, std::int64_t first, std::int64_t count, PlanesBySample& maps) {
+Predictions Evaluator::predict(RankImages& images, std::int64_t first, std::int64_t count, PlanesBySample& maps) {
   const std::int64_t k = classes();
   at::Tensor all = at::zeros({this->batch(), k + 1}, at::kDouble);
-  run_micros(batch, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor&) {
+  run_micros(images, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor&) {
     if (answer.kept.defined()) maps[samples.begin] = answer.kept.data.to(at::kFloat).cpu();
     if (!answer.logits.defined()) return;
     const at::Tensor rows = all.narrow(0, samples.begin, samples.size());

@@ -16,9 +16,9 @@
 
 #include "tessera/base/meter.h"
 #include "tessera/data/image_source.h"
-#include "tessera/data/loader.h"
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/executor.h"
+#include "tessera/runtime/rank_images.h"
 #include "tessera/runtime/scores.h"
 
 namespace tessera {
@@ -106,14 +106,14 @@ class Evaluator {
   /// Called for each micro that this rank has an answer to, or a part of its maps: its samples, counted in the batch.
   using TakeAnswer = std::function<void(Interval samples, const Executor::Answer&, const at::Tensor& labels)>;
   /// Called for each batch, with images [first, first + count) of the data set.
-  using RunBatch = std::function<void(const Batch&, std::int64_t first, std::int64_t count)>;
+  using RunBatch = std::function<void(RankImages&, std::int64_t first, std::int64_t count)>;
 
   LabelKind label_kind() const { return graph_.label_kind(); }
   int classes() const { return static_cast<int>(graph_.shape(graph_.logits()).channels); }
-  std::unique_ptr<Loader> make_loader() const;
+  RankImages make_images();
   void for_each_batch(const RunBatch& run_batch);
-  void run_micros(const Batch& batch, std::int64_t first, std::int64_t count, const TakeAnswer& take);
-  Predictions predict(const Batch& batch, std::int64_t first, std::int64_t count, PlanesBySample& maps);
+  void run_micros(RankImages& images, std::int64_t first, std::int64_t count, const TakeAnswer& take);
+  Predictions predict(RankImages& images, std::int64_t first, std::int64_t count, PlanesBySample& maps);
   Evaluation finished(Evaluation result, double start);
   /// A value of a batch, of which this rank has `mine`: rank 0 takes that of each image, [channels, rows, columns].
   using TakePlanes = std::function<void(std::int64_t image, const at::Tensor& planes)>;

@@ -24,11 +24,11 @@ StageWork work_of(const Graph& graph, const Parameters& parameters, const Wiring
   return work;
 }
 
-// The part of a tensor that covers `whole`, in rows and columns, where the member has `box`.
-at::Tensor cut(const at::Tensor& all, int rows_axis, const Box& whole, const Box& box) {
-  if (!all.defined() || box.empty()) return {};
-  return all.narrow(rows_axis, box.height().begin - whole.height().begin, box.height().size())
-      .narrow(rows_axis + 1, box.width().begin - whole.width().begin, box.width().size());
+// Of masks that cover `whole`, in rows and columns, the part where the member has `box`.
+at::Tensor cut(const at::Tensor& masks, const Box& whole, const Box& box) {
+  if (box.empty()) return {};
+  return masks.narrow(1, box.height().begin - whole.height().begin, box.height().size())
+      .narrow(2, box.width().begin - whole.width().begin, box.width().size());
 }
 
 }  // namespace
@@ -108,18 +108,19 @@ void Executor::expect_gradients(MicroState& state) {
   for (std::size_t m = 0; m < members(); ++m) members_[m].expect_gradients(state.members[m]);
 }
 
-at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& images, const PassInfo& pass) {
+at::Tensor Executor::forward(MicroState& state, int micro, const ImagesOf& images, const PassInfo& pass) {
   for (Member& member : members_) member.let_go_of_sent();
   expect_values(state, micro, pass.options);
-  const Box image = image_box(), loss = loss_box();
-  for (std::size_t m = 0; m < members(); ++m) {
+  const Box loss = loss_box();
+  const auto begin = [&](std::size_t m) {
     PassInfo mine = pass;
     if (members_[m].place() != wiring_.place)
       mine.statistics.share = 0;  // they have the same statistics: one hands them in
     if (pass.labels.defined() && pass.labels.dim() == 3)
-      mine.labels = cut(pass.labels, 1, loss, members_[m].owned_box_of(static_cast<int>(graph_.nodes().size()) - 1));
-    members_[m].begin_forward(state.members[m], cut(images, 2, image, members_[m].image_box()), std::move(mine));
-  }
+      mine.labels = cut(pass.labels, loss, members_[m].owned_box_of(static_cast<int>(graph_.nodes().size()) - 1));
+    const Box& image = members_[m].image_box();
+    members_[m].begin_forward(state.members[m], image.empty() ? at::Tensor() : images(image), std::move(mine));
+  };
   std::vector<Offer> offers(members());
   at::Tensor agreed;
   bool halfway = false;  // the first step of the phase has been agreed on
@@ -127,6 +128,7 @@ at::Tensor Executor::forward(MicroState& state, int micro, const at::Tensor& ima
   for (const Phase& phase : waits_->phases().forward) {
     for (std::size_t m = 0; m < members(); ++m) {
       MemberState& mine = state.members[m];
+      if (number == 0) begin(m);  // not all at once: images take memory
       if (wiring_.store && m + 1 < members()) members_[m + 1].look_ahead(state.members[m + 1], number);
       for (std::size_t s = phase.first; s < phase.end; ++s)
         naming_node(steps()[s].name, [&] {
@@ -254,10 +256,11 @@ Box Executor::owned_box(int v) const {
   return box;
 }
 
-Box Executor::image_box() const {
-  Box box;
-  for (const Member& member : members_) box = hull(box, member.image_box());
-  return box;
+std::vector<Box> Executor::image_boxes() const {
+  std::vector<Box> boxes;
+  for (const Member& member : members_)
+    if (!member.image_box().empty()) boxes.push_back(member.image_box());
+  return boxes;
 }
 
 Box Executor::loss_box() const {

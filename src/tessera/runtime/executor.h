@@ -46,6 +46,8 @@ class Executor {
  public:
   /// Called when the gradients of all parameters from this node on are complete, as far as one micro goes.
   using WeightsDone = std::function<void(int complete_from)>;
+  /// The images of a micro in a box, [samples, channels, rows, columns].
+  using ImagesOf = std::function<at::Tensor(const Box& box)>;
 
   /// The graph must outlive the executor.
   Executor(const Graph& graph, const Parameters& parameters, const Wiring& wiring, Recompute recompute);
@@ -56,9 +58,9 @@ class Executor {
   void expect_gradients(MicroState& state);
 
   /// Runs the stage on a micro; returns the sum of its samples' losses on this rank, one double where the losses are:
-  /// looking at it makes the host wait for a GPU. Undefined where the loss is not made. `images` covers image_box(),
-  /// and is undefined where the stage does not read them.
-  at::Tensor forward(MicroState& state, int micro, const at::Tensor& images, const PassInfo& pass);
+  /// looking at it makes the host wait for a GPU. Undefined where the loss is not made. `images` is asked for each of
+  /// image_boxes() once, in their order, when the turn of the tile that looks at it begins.
+  at::Tensor forward(MicroState& state, int micro, const ImagesOf& images, const PassInfo& pass);
   /// After a forward() with pass.evaluating, in place of backward(): what the network says of the micro. Frees the
   /// state.
   struct Answer {
@@ -75,8 +77,8 @@ class Executor {
   /// Waits until everything this rank has sent is gone. At the end of a step.
   void flush();
 
-  /// The part of the images that this rank reads; empty: none.
-  Box image_box() const;
+  /// The parts of the images that this rank reads, one for each member that does, in the order of their turns.
+  std::vector<Box> image_boxes() const;
   /// The part of the loss that this rank makes; empty: none.
   Box loss_box() const;
   bool makes_loss() const { return !loss_box().empty(); }

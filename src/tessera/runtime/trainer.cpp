@@ -90,25 +90,17 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
       Wiring{plan_, layout_, place, pipeline_.get(), w.norm_group.get(), w.tile_group.get(), &meter_, store_.get(),
              options_.room / plan_.directions(), micros_alive(actions_, place.direction)},
       options_.recompute);
-  const Box box = w.executor->image_box(), labelled = w.executor->loss_box();
-  if (!box.empty() || !labelled.empty()) {
-    LoaderOptions loader = delivered_as(options_.activations(), options_.loader_workers);
-    loader.batch_size = plan_.global_batch();
-    loader.part = box.empty() ? image_box({0, 0}, {0, 0}, {0, 0}) : box;
-    loader.seed = options_.seed;
-    if (const MemoryAccountPtr account = current_account())
-      loader.worker_scope = [account] { return std::make_shared<MemoryScope>(account); };
-    (*loader.part)[Axis::batch] = {0, 0};
-    if (!labelled.empty() && graph_.label_kind() == LabelKind::pixel) {
-      loader.mask_dtype = at::kByte;
-      loader.mask_part = labelled;
-    }
-    if (graph_.label_kind() == LabelKind::several) loader.label_sets_of = graph_.shape(graph_.logits()).channels;
-    const Interval share = plan_.samples_of(place);
-    for (std::int64_t m = 0; m < plan_.micros(place.direction); ++m)
-      loader.samples.push_back(share.shifted(plan_.first_sample(replica_, place.direction, m)));
-    if (!loader.samples.empty()) w.loader = std::make_unique<Loader>(images, loader);
-  }
+  LoaderOptions loader = delivered_as(options_.activations(), options_.loader_workers);
+  loader.batch_size = plan_.global_batch();
+  loader.seed = options_.seed;
+  if (const MemoryAccountPtr account = current_account())
+    loader.worker_scope = [account] { return std::make_shared<MemoryScope>(account); };
+  if (graph_.label_kind() == LabelKind::pixel) loader.mask_dtype = at::kByte;
+  if (graph_.label_kind() == LabelKind::several) loader.label_sets_of = graph_.shape(graph_.logits()).channels;
+  std::vector<Interval> samples;
+  for (std::int64_t m = 0; m < plan_.micros(place.direction); ++m)
+    samples.push_back(plan_.samples_of(place).shifted(plan_.first_sample(replica_, place.direction, m)));
+  w.images = std::make_unique<RankImages>(images, loader, *w.executor, std::move(samples), meter_);
   w.micros.resize(static_cast<std::size_t>(plan_.micros(place.direction)));
 }
 
@@ -123,11 +115,9 @@ StepReport Trainer::step() {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   StepReport report{.step = step_};
   for (Worker& w : workers_) {
-    if (!w.loader) continue;
-    const Meter::Timed timed(&meter_, Part::data);
-    w.batch = {};  // its memory is for the batch that will be read meanwhile
-    w.batch = w.loader->next();
-    report.epoch = w.batch.epoch;
+    if (!w.images->reads()) continue;
+    w.images->next_batch();
+    report.epoch = w.images->batch().epoch;
   }
   loss_terms_ = count_loss_terms();
   for (const auto& held : held_) {
@@ -190,7 +180,6 @@ void Trainer::expect_next(std::size_t index) {
 }
 
 void Trainer::forward(Worker& w, int micro) {
-  const Interval share = plan_.samples_of(w.place);
   const bool solo = plan_.batch_norm == NormScope::local;
   const Stage& stage = plan_.stages[static_cast<std::size_t>(w.place.stage)];
   const std::int64_t first = plan_.first_sample(replica_, w.place.direction, micro);
@@ -208,14 +197,10 @@ void Trainer::forward(Worker& w, int micro) {
   pass.statistics.share = solo                                       ? 1.0 / static_cast<double>(stage.ranks.size())
                           : w.place.member == 0 && first_of_replicas ? 1
                                                                      : 0;
-  at::Tensor images;
-  if (w.loader) {
-    const at::Tensor& labels = w.batch.masks.defined() ? w.batch.masks : w.batch.labels;
-    pass.labels = labels.narrow(0, micro * share.size(), share.size());
-    images = w.batch.images.narrow(0, micro * share.size(), share.size());
-  }
-  const at::Tensor losses =
-      w.executor->forward(w.micros[static_cast<std::size_t>(micro)], micro, images, std::move(pass));
+  const Batch& batch = w.images->batch();
+  pass.labels = w.images->of_micro(batch.masks.defined() ? batch.masks : batch.labels, micro);
+  const at::Tensor losses = w.executor->forward(w.micros[static_cast<std::size_t>(micro)], micro,
+                                                w.images->images_of(micro), std::move(pass));
   if (losses.defined()) loss_sum_ = loss_sum_.defined() ? loss_sum_.add(losses) : losses;
 }
 
@@ -228,7 +213,8 @@ double Trainer::count_loss_terms() {
   const Meter::Timed timed(&meter_, Part::data);
   double mine = 0;
   for (const Worker& w : workers_) {
-    const at::Tensor& labels = by_pixel ? w.batch.masks : w.batch.labels;
+    const Batch& batch = w.images->batch();
+    const at::Tensor& labels = by_pixel ? batch.masks : batch.labels;
     if (labels.defined() && !w.executor->loss_box().empty())
       mine += weight_of_labels(labels, weights, graph_.label_kind());
   }
@@ -293,8 +279,7 @@ void Trainer::start_at(std::int64_t step) {
     held->averages->restart();
     held->copies.settle();
   }
-  for (Worker& w : workers_)
-    if (w.loader) w.loader->start_at(step);
+  for (Worker& w : workers_) w.images->start_at(step);
 }
 
 void Trainer::swap_averages() {

@@ -9,13 +9,13 @@
 
 #include "tessera/base/meter.h"
 #include "tessera/data/image_source.h"
-#include "tessera/data/loader.h"
 #include "tessera/plan/plan.h"
 #include "tessera/runtime/averages.h"
 #include "tessera/runtime/executor.h"
 #include "tessera/runtime/gradient_sync.h"
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/optimizer.h"
+#include "tessera/runtime/rank_images.h"
 #include "tessera/schedule/schedule.h"
 
 namespace tessera {
@@ -128,8 +128,7 @@ class Trainer {
     Held* held = nullptr;
     std::unique_ptr<Communicator> norm_group, tile_group;  ///< null: alone
     std::unique_ptr<Executor> executor;
-    std::unique_ptr<Loader> loader;  ///< null where neither images nor labels are read
-    Batch batch;
+    std::unique_ptr<RankImages> images;
     std::vector<MicroState> micros;
   };
 

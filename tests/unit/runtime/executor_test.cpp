@@ -42,19 +42,17 @@ class Member {
   }
 
   double forward(int micro) {
-    const Box& box = executor.image_box();
-    at::Tensor images;
-    if (!box.empty()) {
+    const auto images = [&](const Box& box) {
       const Shape& shape = graph_.shape({0});
-      images = at::arange(micro_size * shape.elements(), at::kDouble)
-                   .add(1000 * micro)
-                   .mul(0.37)
-                   .sin()
-                   .reshape({micro_size, shape.channels, shape.height, shape.width})
-                   .narrow(2, box.height().begin, box.height().size())
-                   .narrow(3, box.width().begin, box.width().size())
-                   .contiguous(at::MemoryFormat::ChannelsLast);
-    }
+      return at::arange(micro_size * shape.elements(), at::kDouble)
+          .add(1000 * micro)
+          .mul(0.37)
+          .sin()
+          .reshape({micro_size, shape.channels, shape.height, shape.width})
+          .narrow(2, box.height().begin, box.height().size())
+          .narrow(3, box.width().begin, box.width().size())
+          .contiguous(at::MemoryFormat::ChannelsLast);
+    };
     PassInfo pass{.loss_terms = plan_.batch_size,
                   .labels = at::arange(micro_size, at::kLong),
                   .first_sample = micro * micro_size,
