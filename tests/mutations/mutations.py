@@ -13,6 +13,7 @@ LAYOUT = "src/tessera/plan/layout.cpp"
 PLAN = "src/tessera/plan/plan.cpp"
 NORM = "src/tessera/ops/pointwise.cpp"
 EXECUTOR = "src/tessera/runtime/executor.cpp"
+RANK_IMAGES = "src/tessera/runtime/rank_images.cpp"
 TRAINER = "src/tessera/runtime/trainer.cpp"
 SYNC = "src/tessera/runtime/gradient_sync.cpp"
 SCHEDULE = "src/tessera/schedule/pipelines.cpp"
@@ -84,10 +85,9 @@ FAULTS = [
           "    for (const auto& held : held_) held->sync->finish();\n",
           "    for (const auto& held : held_) held->sync->finish();\n"
           "    for (const auto& held : held_) held->parameters.flat_gradients().div_(held->copies.count());\n"),
-    Fault("the first micro's images for every micro", TRAINER,
-          "w.batch.images.narrow(0, micro * share.size(), share.size());", "w.batch.images.narrow(0, 0, share.size());"),
-    Fault("the first micro's labels for every micro", TRAINER,
-          "labels.narrow(0, micro * share.size(), share.size());", "labels.narrow(0, 0, share.size());"),
+    Fault("the first micro's images for every micro", RANK_IMAGES,
+          "of_micro(batch_.images, micro)", "of_micro(batch_.images, 0)"),
+    Fault("the first micro's labels for every micro", TRAINER, "batch.labels, micro);", "batch.labels, 0);"),
     Fault("gradients of the step before are kept", TRAINER,
           "    held->parameters.flat_sums().zero_();\n", "    if (step_ == 0) held->parameters.flat_sums().zero_();\n"),
     Fault("the same dropout in every step", TRAINER, "      .step = step_,\n", "      .step = 0,\n"),
