@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-RankImages::RankImages(const std::shared_ptr<const ImageSource>& source, LoaderOptions options,
+RankImages::RankImages(const std::shared_ptr<const ImageSource>& source, const LoaderOptions& options,
                        const Executor& executor, std::vector<Interval> samples, Meter& meter)
     : samples_(std::move(samples)), meter_(meter) {
   const auto boxes = executor.image_boxes();
@@ -30,8 +30,10 @@ RankImages::RankImages(const std::shared_ptr<const ImageSource>& source, LoaderO
     in_pieces.pieces = pieces_;
     in_pieces.mask_dtype.reset();
     tiles_ = std::make_unique<Loader>(source, in_pieces);
-    // Labels alone are no work.
-    if (!whole.mask_dtype) whole.workers = std::min(whole.workers, 1);
+  }
+  if (boxes.size() != 1) {
+    whole.prefetch_bytes = 0;                                           // is about images, and masks may be large
+    if (!whole.mask_dtype) whole.workers = std::min(whole.workers, 1);  // labels alone are no work
   }
   batches_ = std::make_unique<Loader>(source, whole);
   piece_ = pieces_.size();

@@ -22,7 +22,7 @@ class RankImages {
   /// `options`: of the loaders, but for what follows from the rest: which parts are read, and which samples. With a
   /// type of masks, these are read where the loss is made. `samples`: by micro, numbered within the batch, as many of
   /// each. Waiting is counted by the meter, which must outlive it.
-  RankImages(const std::shared_ptr<const ImageSource>& source, LoaderOptions options, const Executor& executor,
+  RankImages(const std::shared_ptr<const ImageSource>& source, const LoaderOptions& options, const Executor& executor,
              std::vector<Interval> samples, Meter& meter);
 
   /// False where neither images nor labels are used: then there are no batches.

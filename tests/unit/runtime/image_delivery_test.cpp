@@ -19,12 +19,21 @@ void expect_same_bits(const std::shared_ptr<const ImageSource>& source, at::Scal
     here.batch_size = there.batch_size = 3;
     here.mask_dtype = there.mask_dtype = at::kByte;
     ASSERT_TRUE(there.finish_there);
-    Loader on_cpu(source, here), on_gpu(source, there);
+    LoaderOptions in_pieces = there;
+    for (const Box& box : {image_box({0, 1}, {0, 20}, {3, 31}), image_box({1, 3}, {11, 41}, {0, 30})})
+      in_pieces.pieces.push_back(box);
+    Loader on_cpu(source, here), on_gpu(source, there), tiles_on_gpu(source, in_pieces);
     for (int i = 0; i < 6; ++i) {
       const Batch a = on_cpu.next(), b = on_gpu.next();
       EXPECT_TRUE(at::equal(a.images, b.images.cpu())) << "batch " << i << ", workers " << workers;
       EXPECT_TRUE(at::equal(a.masks, b.masks.cpu()));
       EXPECT_TRUE(at::equal(a.labels, b.labels.cpu()));
+      for (const Box& box : in_pieces.pieces) {
+        const at::Tensor tile = a.images.slice(0, box.batch().begin, box.batch().end)
+                                    .slice(2, box.height().begin, box.height().end)
+                                    .slice(3, box.width().begin, box.width().end);
+        EXPECT_TRUE(at::equal(tile, tiles_on_gpu.next().images.cpu())) << "batch " << i << ", piece " << box;
+      }
     }
   }
 }
