@@ -42,6 +42,11 @@ class Waits {
 
   /// Whether the m-th member leaves it on the device at the end of a phase. What never waits stays.
   bool stays(Idle thing, int id, int phase, std::size_t m) const;
+  /// Whether nobody looks at a value after a phase of backward.
+  bool over(int value, int phase) const {
+    const auto& looks = phases_.values[static_cast<std::size_t>(value)];
+    return phase >= phases_.first_of_backward() && (looks.empty() || looks.back() <= phase);
+  }
   const Phases& phases() const { return phases_; }
 
   /// The most that waits on the device, and elsewhere, at the end of any phase.

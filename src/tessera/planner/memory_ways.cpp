@@ -9,7 +9,7 @@ namespace tessera {
 namespace {
 
 // Tiles with fewer rows or columns spend their time on margins.
-constexpr std::int64_t smallest_tile = 96;
+constexpr std::int64_t smallest_tile = 128;
 
 double most_of(const std::vector<Footprint>& needs, double (*what)(const Footprint&)) {
   double most = 0;
@@ -75,7 +75,9 @@ MemoryChoice choose_memory_way(const Graph& graph, const MemoryWish& wish) {
   for (const bool store : stores)
     for (const Recompute& recompute : recompute_to_try(wish)) {
       bool found = false;
+      double smallest = Waits::unlimited;  // of fewer turns
       for (const auto& turns : turns_to_try(graph, wish)) {
+        double here = Waits::unlimited;
         for (const bool halo : {false, true}) {
           if (wish.halo_given ? halo != wish.plan.halo_d2 : halo && !turns) continue;
           MemoryWay way{.turns = turns, .halo_d2 = halo, .recompute = recompute, .store = store};
@@ -92,11 +94,14 @@ MemoryChoice choose_memory_way(const Graph& graph, const MemoryWish& wish) {
           ++choice.tried;
           if (choice.fastest.needs.empty() || way.seconds < choice.fastest.seconds) choice.fastest = way;
           if (choice.smallest.needs.empty() || way.peak() < choice.smallest.peak()) choice.smallest = way;
+          here = std::min(here, way.peak());
           if (!fits(way)) continue;
           found = true;
           if (!choice.best || way.seconds < choice.best->seconds) choice.best = way;
         }
-        if (found) break;  // more turns only take more time
+        // More turns take more time, and from some point on their margins more memory.
+        if (found || here > smallest) break;
+        smallest = here;
       }
     }
   return choice;

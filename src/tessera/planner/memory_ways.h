@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/plan/waits.h"
 #include "tessera/planner/step_time.h"
 
 namespace tessera {

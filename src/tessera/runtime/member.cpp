@@ -218,11 +218,14 @@ void Member::restore(MemberState& state, int v) const {
 void Member::fill_margins(MemberState& state, int v) const {
   const auto margin = state.margins.find(v);
   if (margin == state.margins.end() || state.arriving.contains(v)) return;
+  for (auto [it, end] = state.away_margins.equal_range(v); it != end; it = state.away_margins.erase(it))
+    *it->second.place = it->second.stored->get();
   for (const Slab& strip : margin->second) narrowed(value(state, v), strip.box).data.copy_(strip.data);
 }
 
 void Member::forget(MemberState& state, int v) const {
   value(state, v).release();
+  state.away_margins.erase(v);
   state.margins.erase(v);
   state.stored.erase(v);
 }
@@ -268,7 +271,9 @@ bool Member::stays(Idle thing, int id, int phase, const at::Tensor& data) const 
 
 void Member::rest(MemberState& state, int v, int phase) const {
   Slab& slab = value(state, v);
-  if (is_loss(v) || stays(Idle::value, v, phase, slab.data)) return;
+  if (is_loss(v) || !slab.defined()) return;
+  if (work_.waits->over(v, phase)) return slab.release();
+  if (stays(Idle::value, v, phase, slab.data)) return;
   if (state.arriving.contains(v)) {
     if (arrivals_.contains(v)) return;  // it is still being written to
     if (!work_.apart()) settle(state, v);
@@ -287,6 +292,12 @@ void Member::put_down(MemberState& state, int phase) const {
     data.reset();
     return away;
   };
+  if (work_.apart())
+    for (auto& [v, strips] : state.margins)
+      if (!value(state, v).defined() && !state.arriving.contains(v))
+        for (Slab& strip : strips)
+          if (strip.defined() && strip.data.nbytes() >= work_.store->smallest())
+            state.away_margins.emplace(v, put(strip.data));
   for (std::size_t s = 0; s < state.saved.size(); ++s)
     for (at::Tensor& data : state.saved[s])
       if (!stays(Idle::saved, static_cast<int>(s), phase, data)) state.away_saved.emplace(s, put(data));
@@ -364,7 +375,10 @@ void Member::release(MemberState& state, int v) const {
   if (slab.defined() && wanted_again && margins_.contains(v) && !work_.apart())
     for (const Box& box : difference(held, made))
       state.margins[v].push_back({narrowed(slab, box).data.clone(at::MemoryFormat::ChannelsLast), box});
-  if (!wanted_again) state.margins.erase(v);
+  if (!wanted_again) {
+    state.away_margins.erase(v);
+    state.margins.erase(v);
+  }
   state.stored.erase(v);
   slab.release();
 }

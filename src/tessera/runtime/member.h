@@ -37,6 +37,7 @@ struct MemberState {
     std::unique_ptr<Stored> stored;
   };
   std::multimap<int, Away> away_gradients;      ///< by value: terms, and what is returning
+  std::multimap<int, Away> away_margins;        ///< by value
   std::multimap<std::size_t, Away> away_saved;  ///< by step
 
   /// A gradient under way to this member: from neighbours (margins) or later stages.

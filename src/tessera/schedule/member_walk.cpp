@@ -14,15 +14,16 @@ constexpr std::size_t most_put_off = 3;
 
 Memory Buffers::take(double bytes) {
   constexpr double page = 4096;
-  Buffer* best = nullptr;
-  for (Buffer& buffer : all_)
-    if (buffer.memory.use_count() == 1 && bytes <= buffer.bytes && buffer.bytes <= std::max(page, 2 * bytes) &&
-        (best == nullptr || buffer.bytes < best->bytes))
-      best = &buffer;
-  if (best != nullptr) return best->memory;
-  const double rounded = std::ceil(bytes / page) * page;
-  ledger_.add(rounded);
-  return all_.emplace_back(std::make_shared<char>(), rounded).memory;
+  auto found = free_->lower_bound(bytes);
+  double size = 0;
+  if (found != free_->end() && *found <= std::max(page, 2 * bytes)) {
+    size = *found;
+    free_->erase(found);
+  } else {
+    size = std::ceil(bytes / page) * page;
+    ledger_.add(size);
+  }
+  return {static_cast<const void*>(this), [free = free_, size](const void*) { free->insert(size); }};
 }
 
 MemberWalk::MemberWalk(const StageMemory& stage, const Plan::Place& place, std::size_t ordinal)
@@ -102,8 +103,10 @@ void MemberWalk::begin_forward(MemberMemory& micro) const {
 }
 
 void MemberWalk::bring_inputs(MemberMemory& micro, const Step& step) const {
-  for (const int v : step.inputs)
+  for (const int v : step.inputs) {
     if (micro.stored.contains(v)) restore(micro, v);
+    micro.arriving.erase(v);
+  }
 }
 
 void MemberWalk::offer(MemberMemory& micro, std::size_t s) const {
@@ -133,10 +136,19 @@ void MemberWalk::exchange_margin(MemberMemory& micro, int v) {
   const auto margin = margins_.find(v);
   if (margin == margins_.end()) return;
   if (!stage_.apart()) return message(margin->second.sent, margin->second.received);
-  double strips = 0;
-  for (const double strip : margin->second.received) strips += strip;
-  micro.margins[v] = take(strips);
+  micro.margins[v] = take(received(v));
+  micro.arriving.insert(v);
   send_copies(margin->second.sent);
+}
+
+double MemberWalk::received(int v) const {
+  double strips = 0;
+  for (const double strip : margins_.find(v)->second.received) strips += strip;
+  return strips;
+}
+
+void MemberWalk::wake_margins(MemberMemory& micro, int v) const {
+  if (micro.away_margins.erase(v) > 0) micro.margins[v] = take(received(v));
 }
 
 // The output of a step, with what it saves for backward.
@@ -164,7 +176,11 @@ void MemberWalk::release(MemberMemory& micro, int v) const {
     for (const Box& box : difference(held, made)) strips += bytes(v, box);
     micro.margins[v] = take(strips);
   }
-  if (!again) micro.margins.erase(v);
+  micro.arriving.erase(v);
+  if (!again) {
+    micro.margins.erase(v);
+    micro.away_margins.erase(v);
+  }
   micro.stored.erase(v);
   micro.values[index(v)].memory.reset();
 }
@@ -172,21 +188,29 @@ void MemberWalk::release(MemberMemory& micro, int v) const {
 // ---- Turns ----
 
 void MemberWalk::rest(MemberMemory& micro, int v, int phase) const {
-  Piece& piece = micro.values[index(v)];
+  SlabMemory& piece = micro.values[index(v)];
   const bool loss = v + 1 == static_cast<int>(boxes_.size());
-  if (loss || !piece.defined() || stage_.waits.stays(Idle::value, v, phase, ordinal_)) return;
+  if (loss || !piece.defined()) return;
+  if (stage_.waits.over(v, phase)) return piece.memory.reset();
+  if (stage_.waits.stays(Idle::value, v, phase, ordinal_)) return;
   if (!stage_.program.light[index(v)] || phase < stage_.waits.phases().first_of_backward()) micro.stored.insert(v);
   piece.memory.reset();
 }
 
 void MemberWalk::put_down(MemberMemory& micro, int phase) const {
   for (int v = 0; v < static_cast<int>(micro.values.size()); ++v) rest(micro, v, phase);
+  if (stage_.apart())
+    for (auto& [v, strips] : micro.margins)
+      if (strips && !micro.values[index(v)].defined() && !micro.arriving.contains(v)) {
+        strips.reset();
+        micro.away_margins.insert(v);
+      }
   for (std::size_t s = 0; s < micro.saved.size(); ++s)
     if (micro.saved[s] && !stage_.waits.stays(Idle::saved, static_cast<int>(s), phase, ordinal_)) {
       micro.saved[s].reset();
       micro.away_saved.insert(s);
     }
-  const auto put = [&](int v, Piece& piece) {
+  const auto put = [&](int v, SlabMemory& piece) {
     if (!piece.defined() || stage_.waits.stays(Idle::gradient, v, phase, ordinal_)) return false;
     if (!piece.dense()) stage_.ledger.touch(bytes(v, piece.box));  // a copy without gaps
     piece.memory.reset();
@@ -194,14 +218,14 @@ void MemberWalk::put_down(MemberMemory& micro, int phase) const {
     return true;
   };
   for (int v = 1; v < static_cast<int>(micro.gradients.size()); ++v)
-    for (Piece& term : micro.gradients[index(v)])
+    for (SlabMemory& term : micro.gradients[index(v)])
       if (put(v, term)) micro.away_gradients.emplace(v, &term);
   for (auto& [v, returning] : micro.returning)
     if (margins_.contains(v) && put(v, returning.gradient)) micro.away_gradients.emplace(v, &returning.gradient);
   if (!micro.halfway || !stage_.turns) return;
   const int v = steps()[micro.halfway->step].output;
-  for (Piece* piece : {&micro.halfway->first, &micro.halfway->second}) micro.halfway->away |= put(v, *piece);
-  for (Piece& gradient : micro.halfway->gradients) micro.halfway->away |= put(v, gradient);
+  for (SlabMemory* piece : {&micro.halfway->first, &micro.halfway->second}) micro.halfway->away |= put(v, *piece);
+  for (SlabMemory& gradient : micro.halfway->gradients) micro.halfway->away |= put(v, gradient);
 }
 
 // What comes while another member is at work.
@@ -240,6 +264,7 @@ void MemberWalk::restore(MemberMemory& micro, int v) const {
   if (micro.values[index(v)].defined() || boxes(v).frame.empty()) return;
   if (micro.stored.contains(v)) {
     micro.values[index(v)] = piece(v, boxes(v).frame);
+    wake_margins(micro, v);
     return;
   }
   if (stage_.program.producer[index(v)] < 0) return;
@@ -249,6 +274,7 @@ void MemberWalk::restore(MemberMemory& micro, int v) const {
     wake_saved(micro, s);
   }
   make(micro, s, /*save=*/false);
+  wake_margins(micro, v);
   if (!stage_.turns) micro.margins.erase(v);
 }
 
@@ -269,7 +295,7 @@ bool MemberWalk::fill_wait(MemberMemory& micro) const {
 void MemberWalk::offer_gradient(MemberMemory& micro, std::size_t s, bool defer_weights) {
   const Step& step = steps()[s];
   wake_saved(micro, s);
-  std::vector<Piece> gradients = take_gradients(micro, step, defer_weights);
+  std::vector<SlabMemory> gradients = take_gradients(micro, step, defer_weights);
   if (gradients.empty() && step.agreement == Agreement::none) return;
   for (std::size_t i = 0; i < step.inputs.size(); ++i)
     if (step.needs_input[i]) restore(micro, step.inputs[i]);
@@ -280,7 +306,7 @@ void MemberWalk::offer_gradient(MemberMemory& micro, std::size_t s, bool defer_w
     if (defer_weights || waits_ || travels) {
       MemberMemory::Deferred deferred{s, {}};
       for (const int v : step.inputs) deferred.held.push_back(micro.values[index(v)].memory);
-      for (const Piece& gradient : gradients) deferred.held.push_back(gradient.memory);
+      for (const SlabMemory& gradient : gradients) deferred.held.push_back(gradient.memory);
       deferred.held.push_back(micro.saved[s]);
       micro.deferred.push_back(std::move(deferred));
     } else {
@@ -300,12 +326,12 @@ void MemberWalk::backward_step(MemberMemory& micro, std::size_t s, bool defer_we
   const Step& step = steps()[s];
   if (const auto halfway = std::move(micro.halfway)) {
     if (halfway->away) {
-      const auto back = [&](Piece& piece) {
+      const auto back = [&](SlabMemory& piece) {
         if (!piece.defined() && !piece.box.empty()) wake(step.output, piece);
       };
       back(halfway->first);
       back(halfway->second);
-      for (Piece& gradient : halfway->gradients) back(gradient);
+      for (SlabMemory& gradient : halfway->gradients) back(gradient);
     }
     if (stage_.turns) {
       wake_saved(micro, s);
@@ -313,9 +339,11 @@ void MemberWalk::backward_step(MemberMemory& micro, std::size_t s, bool defer_we
         if (step.needs_input[i]) restore(micro, step.inputs[i]);
       if (step.needs_output) restore(micro, step.output);
     }
-    auto terms = step.pointwise
-                     ? gradients_of_pointwise(micro, step, std::move(halfway->first), std::move(halfway->second))
-                     : gradients_of(step, std::move(halfway->gradients));
+    std::vector<SlabMemory> terms;
+    if (step.pointwise)
+      terms = gradients_of_pointwise(micro, step, std::move(halfway->first), std::move(halfway->second));
+    else
+      terms = gradients_of(step, std::move(halfway->gradients));
     for (std::size_t i = 0; i < step.inputs.size(); ++i)
       if (step.inputs[i] != 0 && terms[i].defined()) accumulate(micro, step.inputs[i], std::move(terms[i]));
   }
@@ -327,11 +355,12 @@ void MemberWalk::backward_step(MemberMemory& micro, std::size_t s, bool defer_we
   for (const int v : step.release_after_backward) {
     micro.values[index(v)].memory.reset();
     micro.margins.erase(v);
+    micro.away_margins.erase(v);
     micro.stored.erase(v);
   }
 }
 
-std::vector<Piece> MemberWalk::take_gradients(MemberMemory& micro, const Step& step, bool defer_weights) {
+std::vector<SlabMemory> MemberWalk::take_gradients(MemberMemory& micro, const Step& step, bool defer_weights) {
   const int v = step.output;
   wake_gradients(micro, v);
   for (auto [it, end] = micro.returning.equal_range(v); it != end; it = micro.returning.erase(it)) {
@@ -342,16 +371,16 @@ std::vector<Piece> MemberWalk::take_gradients(MemberMemory& micro, const Step& s
   micro.gradients[index(v)].clear();
   const Box& made = boxes(v).made;
   if (made.empty()) return {};
-  for (Piece& term : terms) term = covering(v, std::move(term), made);
+  for (SlabMemory& term : terms) term = covering(v, std::move(term), made);
   if (terms.size() > 1 && !step.pointwise) {
-    Piece second = std::move(terms[1]);
+    SlabMemory second = std::move(terms[1]);
     terms.pop_back();
     terms[0] = sum(v, std::move(terms[0]), std::move(second));
   }
   return terms;
 }
 
-void MemberWalk::first_pass(MemberMemory& micro, const Step& step, std::vector<Piece> gradients) const {
+void MemberWalk::first_pass(MemberMemory& micro, const Step& step, std::vector<SlabMemory> gradients) const {
   if (gradients.empty()) return;
   const Pointwise& p = *step.pointwise;
   const Box box = gradients[0].box;
@@ -360,7 +389,7 @@ void MemberWalk::first_pass(MemberMemory& micro, const Step& step, std::vector<P
   const bool simple = p.combine == Combine::sum && (!p.activation || relu);
   const bool own_mask = p.terms.size() == 1 && p.terms[0].norm >= 0 && !p.by_output;
   const bool write = gradients.size() > 1 || !simple || (relu && !own_mask);
-  Piece& g = micro.halfway->first;
+  SlabMemory& g = micro.halfway->first;
   g = std::move(gradients[0]);
   gradients.erase(gradients.begin());
   const Memory read = g.memory;
@@ -369,14 +398,14 @@ void MemberWalk::first_pass(MemberMemory& micro, const Step& step, std::vector<P
   if (product && !p.spread) micro.halfway->second = piece(step.output, box);
 }
 
-std::vector<Piece> MemberWalk::gradients_of_pointwise(MemberMemory& micro, const Step& step, Piece g,
-                                                      Piece second) const {
+std::vector<SlabMemory> MemberWalk::gradients_of_pointwise(MemberMemory& micro, const Step& step, SlabMemory g,
+                                                           SlabMemory second) const {
   const Pointwise& p = *step.pointwise;
-  std::vector<Piece> out(p.terms.size());
+  std::vector<SlabMemory> out(p.terms.size());
   if (!g.defined()) return out;
   const Box box = g.box;
-  const auto g_of = [&](std::size_t t) -> Piece& { return t == 1 && second.defined() ? second : g; };
-  std::vector<Piece> addends(p.terms.size());
+  const auto g_of = [&](std::size_t t) -> SlabMemory& { return t == 1 && second.defined() ? second : g; };
+  std::vector<SlabMemory> addends(p.terms.size());
   for (std::size_t t = 0; t < p.terms.size(); ++t) {
     wake_gradients(micro, step.inputs[t]);
     auto& terms = micro.gradients[index(step.inputs[t])];
@@ -398,7 +427,7 @@ std::vector<Piece> MemberWalk::gradients_of_pointwise(MemberMemory& micro, const
   }
   for (std::size_t t = 0; t < p.terms.size(); ++t) {
     if (out[t].defined()) continue;
-    Piece mine = g_of(t);
+    SlabMemory mine = g_of(t);
     if (&g_of(t) != &g || --readers == 0) g_of(t) = {};
     if (addends[t].defined() && addends[t].exclusive() && addends[t].dense())
       out[t] = std::move(addends[t]);
@@ -410,8 +439,8 @@ std::vector<Piece> MemberWalk::gradients_of_pointwise(MemberMemory& micro, const
   return out;
 }
 
-std::vector<Piece> MemberWalk::gradients_of(const Step& step, std::vector<Piece> gradients) const {
-  std::vector<Piece> out(step.inputs.size());
+std::vector<SlabMemory> MemberWalk::gradients_of(const Step& step, std::vector<SlabMemory> gradients) const {
+  std::vector<SlabMemory> out(step.inputs.size());
   const Workspace work = workspace(step);
   stage_.ledger.touch(work.input_gradient);
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -424,41 +453,44 @@ std::vector<Piece> MemberWalk::gradients_of(const Step& step, std::vector<Piece>
       box = intersect(input_box(stage_.graph, step, gradients[0].box, i), stage_.graph.shape({v}).box(in.held.batch()));
     }
     if (box.empty()) continue;
-    out[i] = work.shares_input && !gradients.empty() ? Piece{gradients[0].memory, box} : piece(v, box);
+    if (work.shares_input && !gradients.empty())
+      out[i] = SlabMemory{gradients[0].memory, box};
+    else
+      out[i] = piece(v, box);
     stage_.ledger.touch(work.input_gradient);
   }
   return out;
 }
 
-Piece MemberWalk::covering(int v, Piece term, const Box& box) const {
+SlabMemory MemberWalk::covering(int v, SlabMemory term, const Box& box) const {
   if (term.box.contains(box)) return std::move(term).part(box);
   return piece(v, box);  // `term` lives until here
 }
 
-Piece MemberWalk::sum(int v, Piece a, Piece b) const {
+SlabMemory MemberWalk::sum(int v, SlabMemory a, SlabMemory b) const {
   const Box box = hull(a.box, b.box);
-  const auto usable = [&](const Piece& p) { return p.box == box && p.exclusive(); };
+  const auto usable = [&](const SlabMemory& p) { return p.box == box && p.exclusive(); };
   if (usable(a)) return a;
   if (usable(b)) return b;
   return piece(v, box);
 }
 
-void MemberWalk::accumulate(MemberMemory& micro, int v, Piece term) const {
+void MemberWalk::accumulate(MemberMemory& micro, int v, SlabMemory term) const {
   wake_gradients(micro, v);
   auto& terms = micro.gradients[index(v)];
   terms.push_back(std::move(term));
   if (terms.size() <= 2) return;
-  Piece last = std::move(terms[2]);
+  SlabMemory last = std::move(terms[2]);
   terms.pop_back();
   terms[1] = sum(v, std::move(terms[1]), std::move(last));
 }
 
-Piece MemberWalk::take_merged(MemberMemory& micro, int v, const Box& inside, const Box& box) const {
+SlabMemory MemberWalk::take_merged(MemberMemory& micro, int v, const Box& inside, const Box& box) const {
   wake_gradients(micro, v);
   auto& terms = micro.gradients[index(v)];
-  Piece merged;
-  std::vector<Piece> rest;
-  for (Piece& term : terms) {
+  SlabMemory merged;
+  std::vector<SlabMemory> rest;
+  for (SlabMemory& term : terms) {
     if (inside.contains(intersect(term.box, stage_.graph.shape({v}).box(term.box.batch()))) && merged.defined())
       rest.push_back(std::move(term));
     else if (merged.defined())
@@ -473,7 +505,7 @@ Piece MemberWalk::take_merged(MemberMemory& micro, int v, const Box& inside, con
 void MemberWalk::send_back(MemberMemory& micro, int v) {
   const auto& [owned, made, held, frame] = boxes(v);
   if (const auto margin = margins_.find(v); margin != margins_.end()) {
-    Piece gradient = take_merged(micro, v, made, held);
+    SlabMemory gradient = take_merged(micro, v, made, held);
     if (!gradient.exclusive()) gradient = piece(v, held);
     MemberMemory::Returning returning{std::move(gradient).part(made), {}};
     for (const double strip : margin->second.sent) returning.staged.push_back(stage_.buffers.take(strip));

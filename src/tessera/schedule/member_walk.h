@@ -40,16 +40,13 @@ class Buffers {
   Memory take(double bytes);
 
  private:
-  struct Buffer {
-    Memory memory;
-    double bytes;
-  };
   Ledger& ledger_;
-  std::deque<Buffer> all_;
+  /// Sizes of those that nobody has. They may be given back after the pool is gone.
+  const std::shared_ptr<std::multiset<double>> free_ = std::make_shared<std::multiset<double>>();
 };
 
 /// Stands for a Slab.
-struct Piece {
+struct SlabMemory {
   Memory memory;
   Box box;
   Box whole = {};  ///< of which the box is a part; empty: of nothing larger
@@ -59,7 +56,7 @@ struct Piece {
     return whole.empty() ||
            (whole.width() == box.width() && (box.batch().size() == 1 || whole.height() == box.height()));
   }
-  Piece part(const Box& part) && {
+  SlabMemory part(const Box& part) && {
     Box outer = whole.empty() ? box : whole;
     return {std::move(memory), part, outer == part ? Box{} : outer};
   }
@@ -68,13 +65,13 @@ struct Piece {
 /// Stands for a MemberState.
 struct MemberMemory {
   bool expects_values = false, expects_gradients = false;
-  std::vector<Piece> values;
-  std::vector<std::vector<Piece>> gradients;
+  std::vector<SlabMemory> values;
+  std::vector<std::vector<SlabMemory>> gradients;
   std::vector<Memory> saved;
   std::map<int, Memory> margins;
   std::set<int> stored;
   struct Returning {
-    Piece gradient;
+    SlabMemory gradient;
     std::vector<Memory> staged;  ///< shares of others, until they are added
   };
   std::multimap<int, Returning> returning;
@@ -85,13 +82,14 @@ struct MemberMemory {
   std::deque<Deferred> deferred;
   struct Halfway {
     std::size_t step;
-    Piece first, second;  ///< the gradient as the first pass leaves it: of both terms of a product
-    std::vector<Piece> gradients;
+    SlabMemory first, second;  ///< the gradient as the first pass leaves it: of both terms of a product
+    std::vector<SlabMemory> gradients;
     bool away = false;
   };
   std::unique_ptr<Halfway> halfway = nullptr;
-  std::multimap<int, Piece*> away_gradients;  ///< by value
-  std::set<std::size_t> away_saved;           ///< by step
+  std::multimap<int, SlabMemory*> away_gradients;  ///< by value
+  std::set<std::size_t> away_saved;                ///< by step
+  std::set<int> away_margins, arriving;            ///< by value
 };
 
 /// What the members of a stage on one rank have in common. All must outlive them.
@@ -142,7 +140,7 @@ class MemberWalk {
   }
   double bytes(int v, const Box& box) const { return bytes(box, stage_.graph.shape({v}).channels); }
   Memory take(double bytes) const;
-  Piece piece(int v, const Box& box) const { return {take(bytes(v, box)), box}; }
+  SlabMemory piece(int v, const Box& box) const { return {take(bytes(v, box)), box}; }
   Workspace workspace(const Step& step) const;
   bool runs(const Step& step) const { return step.agreement != Agreement::none || !boxes(step.output).made.empty(); }
   bool has_weights(const Step& step) const;
@@ -150,21 +148,24 @@ class MemberWalk {
   void bring_inputs(MemberMemory& micro, const Step& step) const;
   void make(MemberMemory& micro, std::size_t s, bool save) const;
   void exchange_margin(MemberMemory& micro, int v);
+  double received(int v) const;
   void release(MemberMemory& micro, int v) const;
   void rest(MemberMemory& micro, int v, int phase) const;
   void restore(MemberMemory& micro, int v) const;
   void wake_gradients(MemberMemory& micro, int v) const;
   void wake_saved(MemberMemory& micro, std::size_t s) const;
-  void wake(int v, Piece& piece) const { piece = this->piece(v, piece.box); }
-  std::vector<Piece> take_gradients(MemberMemory& micro, const Step& step, bool defer_weights);
+  void wake_margins(MemberMemory& micro, int v) const;
+  void wake(int v, SlabMemory& piece) const { piece = this->piece(v, piece.box); }
+  std::vector<SlabMemory> take_gradients(MemberMemory& micro, const Step& step, bool defer_weights);
   /// PointwiseFlow::first_pass() and input_gradients().
-  void first_pass(MemberMemory& micro, const Step& step, std::vector<Piece> gradients) const;
-  std::vector<Piece> gradients_of_pointwise(MemberMemory& micro, const Step& step, Piece g, Piece second) const;
-  std::vector<Piece> gradients_of(const Step& step, std::vector<Piece> gradients) const;
-  Piece covering(int v, Piece term, const Box& box) const;
-  Piece sum(int v, Piece a, Piece b) const;
-  void accumulate(MemberMemory& micro, int v, Piece term) const;
-  Piece take_merged(MemberMemory& micro, int v, const Box& inside, const Box& box) const;
+  void first_pass(MemberMemory& micro, const Step& step, std::vector<SlabMemory> gradients) const;
+  std::vector<SlabMemory> gradients_of_pointwise(MemberMemory& micro, const Step& step, SlabMemory g,
+                                                 SlabMemory second) const;
+  std::vector<SlabMemory> gradients_of(const Step& step, std::vector<SlabMemory> gradients) const;
+  SlabMemory covering(int v, SlabMemory term, const Box& box) const;
+  SlabMemory sum(int v, SlabMemory a, SlabMemory b) const;
+  void accumulate(MemberMemory& micro, int v, SlabMemory term) const;
+  SlabMemory take_merged(MemberMemory& micro, int v, const Box& inside, const Box& box) const;
   void send_back(MemberMemory& micro, int v);
   void message(const std::vector<double>& strips, const std::vector<double>& more = {}) const;
   void send_copies(const std::vector<double>& strips);
