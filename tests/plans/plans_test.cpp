@@ -46,6 +46,8 @@ TEST(Draw, EveryFlagOfVerifyIsDrawnSometimes) {
       "--dtype",  // GPUs, and what has too few digits
       "--num-epochs",
       "--memory-limit",  // nothing that is computed
+      "--memory",
+      "--host-memory",  // what they choose is drawn; the choice: tests/cli/memory.sh
       "--crop-max",      // less than all of it is --crop-min
       "--auxiliary-weight",
       "--model-output",

@@ -64,7 +64,12 @@ class Looks {
       const std::size_t end = phase.end + (phase.offers ? 1 : 0);
       for (std::size_t s = phase.first; s < end; ++s) {
         const Step& step = program_.steps[s];
-        for (const int v : step.inputs) note(phases_.values[index(v)], number);
+        for (const int v : step.inputs) {
+          note(phases_.values[index(v)], number);
+          if (program_.light_in_forward[index(v)])
+            for (const int from : program_.steps[index(program_.producer[index(v)])].inputs)
+              note(phases_.values[index(from)], number);
+        }
         note(phases_.saved[s], number);
         if (s < phase.end) note(phases_.values[index(step.output)], number);
       }

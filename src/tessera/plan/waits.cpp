@@ -8,7 +8,10 @@ namespace tessera {
 
 Waits::Waits(const Graph& graph, const Program& program, const Layout& layout, int stage,
              const std::vector<int>& members, std::int64_t element_bytes, int micros)
-    : phases_(phases_of(program, layout, stage)), micros_(micros), light_(program.light) {
+    : phases_(phases_of(program, layout, stage)),
+      micros_(micros),
+      light_(program.light),
+      light_in_forward_(program.light_in_forward) {
   const auto bytes_of = [&](int v, std::vector<Box> ValueLayout::*boxes) {
     std::vector<double> bytes(members.size());
     const ValueLayout& value = layout.at(stage, v);
@@ -72,9 +75,7 @@ std::vector<double> Waits::waiting(bool on_device) const {
   std::vector<double> bytes(index(phases_.count()));
   double between = 0;
   for (const Wait& wait : waits_) {
-    // What is light and not on the device is nowhere.
-    if (!on_device && wait.thing == Idle::value && light_[index(wait.id)] && wait.from >= phases_.first_of_backward())
-      continue;
+    if (!on_device && is_let_go(wait)) continue;
     const double away = wait.all_bytes(wait.staying), mine = on_device ? wait.all_bytes(0) - away : away;
     for (int p = wait.from; p < wait.until; ++p) bytes[index(p)] += mine;
     if (crosses(wait)) between += mine;
@@ -94,7 +95,8 @@ double Waits::most_away() const {
 
 double Waits::bytes_moved() const {
   double sum = 0;
-  for (const Wait& wait : waits_) sum += 2 * wait.all_bytes(wait.staying);
+  for (const Wait& wait : waits_)
+    if (!is_let_go(wait)) sum += 2 * wait.all_bytes(wait.staying);
   return sum;
 }
 

@@ -47,6 +47,11 @@ class Waits {
     const auto& looks = phases_.values[static_cast<std::size_t>(value)];
     return phase >= phases_.first_of_backward() && (looks.empty() || looks.back() <= phase);
   }
+  /// Whether a value that does not stay after a phase is let go of, and made again, instead of leaving.
+  bool let_go(int value, int phase) const {
+    const auto& light = phase < phases_.first_of_backward() ? light_in_forward_ : light_;
+    return light[static_cast<std::size_t>(value)];
+  }
   const Phases& phases() const { return phases_; }
 
   /// The most that waits on the device, and elsewhere, at the end of any phase.
@@ -59,11 +64,12 @@ class Waits {
   const Wait* find(Idle thing, int id, int phase) const;
   void add(Idle thing, int id, const std::vector<int>& looks, const std::vector<double>& bytes, bool made_again);
   bool crosses(const Wait& wait) const;  // from forward to backward
+  bool is_let_go(const Wait& wait) const { return wait.thing == Idle::value && let_go(wait.id, wait.from); }
   std::vector<double> waiting(bool on_device) const;
 
   Phases phases_;
   int micros_;
-  std::vector<bool> light_;                        // by value: let go of, and made again, instead of leaving
+  std::vector<bool> light_, light_in_forward_;     // by value
   std::vector<Wait> waits_;                        // those of one thing one after the other
   std::array<std::vector<std::size_t>, 3> begin_;  // by thing and id: the first of its waits, and one more
 };

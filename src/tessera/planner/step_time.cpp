@@ -35,6 +35,7 @@ double member_seconds(const Graph& graph, const Layout& layout, const Program& p
       times += program.light[index(step.output)] && store ? static_cast<double>(again)
                                                           : std::min<double>(1, static_cast<double>(again));
     }
+    if (store && program.light_in_forward[index(step.output)]) times += 1;
     seconds += times * forward + pass(cost.input_gradient_flops, 1.5);
     if (!step.pointwise && cost.weight_gradient_flops > 0) seconds += pass(cost.weight_gradient_flops, 1);
   }

@@ -12,7 +12,7 @@ namespace tessera {
 namespace {
 
 // Operations per element of the output: what a processor does while it reads and writes the element a few times.
-constexpr double light_flops = 256;
+constexpr double light_flops = 300;
 
 bool is_light(const Graph& graph, const Step& step) {
   if (step.pointwise) return true;
@@ -54,6 +54,7 @@ Program::Program(const Graph& graph, NodeRange range, Recompute recompute, const
     for (std::size_t i = 0; step.pointwise && step.agreement != Agreement::none && i < step.inputs.size(); ++i)
       if (step.pointwise->terms[i].norm >= 0) normalised[index(step.inputs[i])] = true;
   light.assign(keep.size(), false);
+  light_in_forward.assign(keep.size(), false);
   int complete_from = range.first;
   for (std::size_t s = 0; s < steps.size(); ++s) {
     Step& step = steps[s];
@@ -62,6 +63,9 @@ Program::Program(const Graph& graph, NodeRange range, Recompute recompute, const
     step.moments = normalised[index(step.output)];
     producer[index(step.output)] = static_cast<int>(s);
     light[index(step.output)] = keep[index(step.output)] == Keep::recomputed && is_light(graph, step);
+    light_in_forward[index(step.output)] =
+        light[index(step.output)] &&
+        std::all_of(step.inputs.begin(), step.inputs.end(), [&](int v) { return keep[index(v)] == Keep::stored; });
   }
 
   // The last step, in the order of each pass, that looks at a value's data, and the first that reads it at all.

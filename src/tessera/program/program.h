@@ -93,6 +93,8 @@ struct Program {
   std::vector<Keep> keep;  ///< by value
   /// By value: it is made again at the cost of little more than the memory that it takes.
   std::vector<bool> light;
+  /// By value: light, and made from what is there until backward, so that forward may make it again, too.
+  std::vector<bool> light_in_forward;
   std::vector<int> producer;  ///< by value: the step that makes it, -1 for what enters and for values inside a step
 };
 

@@ -120,7 +120,7 @@ void Member::settle_inputs(MemberState& state, std::size_t s) const {
   const Step& step = steps()[s];
   for (std::size_t i = 0; i < step.inputs.size(); ++i) {
     const int v = step.inputs[i];
-    if (state.stored.contains(v)) restore(state, v);
+    if (work_.store) restore(state, v);
     if (waits_[s][i]) settle(state, v);
   }
   wake_saved(state, s);
@@ -244,8 +244,7 @@ void Member::look_ahead(MemberState& state, int phase) const {
     const Phase& p = phases.forward[static_cast<std::size_t>(phase)];
     for (std::size_t s = p.first; s < p.end + (p.offers ? 1 : 0); ++s)
       for (const int v : steps()[s].inputs)
-        if (const auto stored = state.stored.find(v); stored != state.stored.end() && !value(state, v).defined())
-          stored->second->prefetch();
+        if (state.stored.contains(v) || work_.program.light_in_forward[static_cast<std::size_t>(v)]) prefetch(state, v);
     return;
   }
   const Phase& p = phases.backward[static_cast<std::size_t>(phase - phases.first_of_backward())];
@@ -278,10 +277,8 @@ void Member::rest(MemberState& state, int v, int phase) const {
     if (arrivals_.contains(v)) return;  // it is still being written to
     if (!work_.apart()) settle(state, v);
   }
-  // What is light costs less to make again than to bring back; in forward, what it is made from is gone.
-  const bool made_again =
-      work_.program.light[static_cast<std::size_t>(v)] && phase >= work_.waits->phases().first_of_backward();
-  if (!made_again && !state.stored.contains(v)) state.stored[v] = work_.store->put(slab.data);
+  const bool again = work_.waits->let_go(v, phase) && !state.pass.evaluating;  // which keeps nothing to make it from
+  if (!again && !state.stored.contains(v)) state.stored[v] = work_.store->put(slab.data);
   slab.release();
 }
 

@@ -104,7 +104,7 @@ void MemberWalk::begin_forward(MemberMemory& micro) const {
 
 void MemberWalk::bring_inputs(MemberMemory& micro, const Step& step) const {
   for (const int v : step.inputs) {
-    if (micro.stored.contains(v)) restore(micro, v);
+    if (stage_.options.store) restore(micro, v);
     micro.arriving.erase(v);
   }
 }
@@ -193,7 +193,7 @@ void MemberWalk::rest(MemberMemory& micro, int v, int phase) const {
   if (loss || !piece.defined()) return;
   if (stage_.waits.over(v, phase)) return piece.memory.reset();
   if (stage_.waits.stays(Idle::value, v, phase, ordinal_)) return;
-  if (!stage_.program.light[index(v)] || phase < stage_.waits.phases().first_of_backward()) micro.stored.insert(v);
+  if (!stage_.waits.let_go(v, phase) || stage_.options.evaluating) micro.stored.insert(v);
   piece.memory.reset();
 }
 
