@@ -5,6 +5,7 @@
 #include "support/ranks.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
+#include "tessera/runtime/conv_trials.h"
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/trainer.h"
 #include "tessera/runtime/workspaces.h"
@@ -38,6 +39,11 @@ TEST_P(Memory, IsAsPredictedOnEveryRank) {
   const Plan plan = make_plan(graph, c.plan);
   if (plan.ranks() > test::most_ranks(16)) GTEST_SKIP() << "takes " << plan.ranks() << " ranks";
   at::set_num_threads(1);
+  // What is predicted is what the chosen ways take; nothing is tried where rules choose.
+  try_convolutions({.graph = graph,
+                    .plan = plan,
+                    .threads = std::vector<int>(static_cast<std::size_t>(plan.ranks()), 1),
+                    .activations = at::kFloat});
   const auto predicted = predicted_memory(plan, graph,
                                           {.element_bytes = 4,
                                            .states = c.optimizer.name == "adam" ? 2 : 1,
