@@ -5,6 +5,7 @@
 #include "support/ranks.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
+#include "tessera/ops/way_choices.h"
 #include "tessera/runtime/conv_trials.h"
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/trainer.h"
@@ -79,7 +80,9 @@ TEST_P(Memory, IsAsPredictedOnEveryRank) {
     const auto rank = static_cast<std::size_t>(world.rank().value);
     const Footprint& mine = predicted[rank % predicted.size()];
     const auto measured = static_cast<double>(account->peak_bytes());
-    EXPECT_NEAR(mine.peak() / measured, 1, 0.03)
+    // Of what torch takes inside, which measured ways may be, an upper bound is known.
+    const double most = WayChoices::of_process().fixed() ? 1.03 : 1.1;
+    EXPECT_TRUE(mine.peak() > 0.97 * measured && mine.peak() < most * measured)
         << "rank " << rank << ": predicted " << mine.peak() << " (parameters " << mine.parameters << ", images "
         << mine.images << ", activations " << mine.activations << "), measured " << measured;
   });

@@ -280,9 +280,10 @@ class ConvKernel final : public Kernel {
     if (gaps && !picked && pass != ConvPass::input_gradient)
       sum += bytes * static_cast<double>(view.volume() * input_.channels);
     if (way == Way::product) {
-      // A product: the windows are written out.
-      if (!single) sum += pixels * static_cast<double>(rows.kernel * columns.kernel);
-      return sum;
+      // A product: the windows are written out, of a padded copy, and our own products want them in panels.
+      const double windows = pixels * static_cast<double>(rows.kernel * columns.kernel);
+      if (!single) sum += windows + 2 * bytes * static_cast<double>(view.volume() * input_.channels);
+      return sum + (few() && pass == ConvPass::forward ? windows : 0);
     }
     // oneDNN has the weights, and their gradient, in an order of its own; without AVX-512 so it has what larger windows
     // read and write. Blocked is a copy of all of that in torch's order, and one in oneDNN's.
@@ -291,7 +292,8 @@ class ConvKernel final : public Kernel {
       sum += 2 * all;
     else if (by_onednn_ && !single && instruction_set() != InstructionSet::avx512)
       sum += all;
-    return sum + (pass == ConvPass::weight_gradient ? 2 : 1) * weights;
+    // And its gradient of larger windows in torch's order on the way.
+    return sum + (pass != ConvPass::weight_gradient ? 1 : single ? 2 : 3) * weights;
   }
 
   // What ATen's convolution is asked: its padding is the same on both ends, so what is left is padded by hand.

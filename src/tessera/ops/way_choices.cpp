@@ -113,18 +113,19 @@ void WayChoices::remember(const std::string& shape, const std::string& way) {
 }
 
 // Whole or not at all: under another name first, and then renamed.
-void WayChoices::save() {
+void WayChoices::save() const {
   const std::lock_guard lock(mutex_);
   if (path_.empty()) return;
+  auto all = ways_;
   {
     std::ifstream in(path_);
-    ways_.merge(parsed(in));
+    all.merge(parsed(in));
   }
   make_folders_of(path_);
   const std::string part = concat(path_, ".", getpid());
   {
     std::ofstream out(part);
-    print(ways_, out);
+    print(all, out);
     if (!out.flush()) {
       std::remove(part.c_str());
       return;

@@ -35,7 +35,7 @@ class WayChoices {
   std::string find(const std::string& shape) const;
   void remember(const std::string& shape, const std::string& way);
   /// Writes the file. What other processes have found out since is kept.
-  void save();
+  void save() const;
 
   /// All that is remembered, for another process, whose own memory it takes the place of: ranks should choose alike.
   std::string lines() const;
