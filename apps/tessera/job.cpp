@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <thread>
 
 #include "data_defaults.h"
@@ -138,8 +139,8 @@ void try_scratch(const std::string& folder, const Launch& launch) {
 
 bool takes_too_much(const Job& job, const Options& o) {
   if (!o.memory && !o.memory_limit) return false;
-  const auto limit = static_cast<double>(
-      std::min(o.memory.value_or(o.memory_limit.value_or(0)), o.memory_limit.value_or(o.memory.value_or(0))));
+  constexpr auto endless = std::numeric_limits<std::uint64_t>::max();
+  const auto limit = static_cast<double>(std::min(o.memory.value_or(endless), o.memory_limit.value_or(endless)));
   const auto needs = memory_needs(job, o);
   return std::any_of(needs.begin(), needs.end(), [&](const Footprint& f) { return f.peak() > limit; });
 }
