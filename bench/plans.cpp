@@ -17,6 +17,8 @@
 #include "tessera/comm/threads/thread_communicator.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
+#include "tessera/ops/way_choices.h"
+#include "tessera/runtime/conv_trials.h"
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/threads.h"
 #include "tessera/runtime/trainer.h"
@@ -60,12 +62,14 @@ void run_round(const Graph& graph, const Group& group, const Contender& contende
       SyntheticOptions{.classes = 10, .height = image.height, .width = image.width, .size = 256, .seed = 1});
   std::vector<double> seconds;
   figures.peak_bytes.assign(static_cast<std::size_t>(plan.ranks()), 0);
-  figures.threads.assign(static_cast<std::size_t>(plan.ranks()), 1);
+  figures.threads.clear();
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (int rank = 0; rank < plan.ranks(); ++rank)
+    figures.threads.push_back(contender.threads > 0 ? contender.threads
+                                                    : std::max(1, cores / plan.ranks_at_work_beside(rank)));
+  try_convolutions({.graph = graph, .plan = plan, .threads = figures.threads, .activations = at::kFloat});
   run_thread_ranks(plan.ranks(), [&](Communicator& world) {
     const auto me = static_cast<std::size_t>(world.rank().value);
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    figures.threads[me] =
-        contender.threads > 0 ? contender.threads : std::max(1, cores / plan.ranks_at_work_beside(world.rank().value));
     use_threads(figures.threads[me], world.size());
     const auto account = std::make_shared<MemoryAccount>();
     const MemoryScope scope(account);
@@ -166,7 +170,7 @@ std::vector<Group> groups() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string only, json;
+  std::string only, json, conv_choice = "measured";
   int rounds = 3, steps = 5;
   double limit = 64;
   CLI::App app{"Plans against each other"};
@@ -176,8 +180,10 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--limit", limit, "largest-batch: MiB of a rank")->capture_default_str();
+  app.add_option("--conv-choice", conv_choice, "as tessera's: measured or fixed")->capture_default_str();
   app.add_option("--json", json, "write the figures to this file");
   CLI11_PARSE(app, argc, argv);
+  WayChoices::of_process().choose_by(conv_choice);
   install_cpu_allocator();
   nlohmann::ordered_json document;
   for (const Group& group : groups()) {

@@ -25,6 +25,8 @@
 #include "tessera/data/synthetic.h"
 #include "tessera/io/report.h"
 #include "tessera/models/registry.h"
+#include "tessera/ops/way_choices.h"
+#include "tessera/runtime/conv_trials.h"
 #include "tessera/runtime/threads.h"
 #include "tessera/runtime/trainer.h"
 
@@ -107,6 +109,8 @@ Contender tessera_contender(const Case& k) {
   const auto graph = std::make_shared<Graph>(builtin_models().build(model_of(k)));
   const Plan plan = make_plan(*graph, {.batch_size = k.batch});
   const TrainOptions train{.steps = 1, .optimizer = {.lr = lr, .momentum = 0.9}, .seed = 1, .loader_workers = 0};
+  try_convolutions(
+      {.graph = *graph, .plan = plan, .threads = {at::get_num_threads()}, .activations = train.activations()});
   const auto trainer = std::make_shared<Trainer>(*graph, plan, train, images_of(k));
   return {.step = [trainer, graph] { return trainer->step().loss; },
           .first_gradient = [trainer, name = first_weights(k)] { return trainer->find(name)->sum; }};
@@ -278,7 +282,7 @@ int main(int argc, char** argv) {
   limit_libraries(argv);
   CLI::App app{"Sequential training beside torch's autograd"};
   int iterations = 7;
-  std::string json;
+  std::string json, conv_choice = "measured";
   std::vector<int> threads{1, 2};
   std::int64_t resnet50_size = 512, resnet_v2_size = 256, unet_size = 256;
   app.add_option("--iterations", iterations, "timed steps of each")->capture_default_str();
@@ -286,8 +290,11 @@ int main(int argc, char** argv) {
   app.add_option("--resnet50-size", resnet50_size, "of the images; 0 leaves the network out")->capture_default_str();
   app.add_option("--resnet-v2-size", resnet_v2_size, "")->capture_default_str();
   app.add_option("--unet-size", unet_size, "")->capture_default_str();
+  app.add_option("--conv-choice", conv_choice, "as tessera's: measured, or fixed; or the name of a way")
+      ->capture_default_str();
   app.add_option("--json", json, "write the figures to this file");
   CLI11_PARSE(app, argc, argv);
+  WayChoices::of_process().choose_by(conv_choice);
 
   Table table({"training step", "threads", "", "seconds", "10..90 %", "images/s", "tessera faster", "peak MB",
                "tessera share"});
@@ -297,11 +304,12 @@ int main(int argc, char** argv) {
     for (int t : k.size > 0 ? threads : std::vector<int>{})
       for (auto& row : run_case(k, t, iterations, table)) rows.push_back(row);
   const BuildInfo build = build_info();
-  fmt::print("{}commit {}, {}, {} timed steps each, float32\n", table.str(), build.commit, to_string(instruction_set()),
-             iterations);
+  fmt::print("{}commit {}, {}, convolutions {}, {} timed steps each, float32\n", table.str(), build.commit,
+             to_string(instruction_set()), conv_choice, iterations);
   if (!json.empty())
     std::ofstream(json) << nlohmann::ordered_json{
         {"commit", build.commit},
         {"cpu", to_string(instruction_set())},
+        {"conv_choice", conv_choice},
         {"rows", rows}}.dump(2);
 }

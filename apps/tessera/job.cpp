@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
 #include <thread>
 
 #include "data_defaults.h"
@@ -17,6 +20,8 @@
 #include "tessera/base/text.h"
 #include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/graph/class_maps.h"
+#include "tessera/ops/way_choices.h"
+#include "tessera/runtime/conv_trials.h"
 #include "tessera/runtime/device.h"
 
 namespace tessera {
@@ -132,6 +137,40 @@ void try_scratch(const std::string& folder, const Launch& launch) {
                           : problem);
 }
 
+bool takes_too_much(const Job& job, const Options& o) {
+  if (!o.memory && !o.memory_limit) return false;
+  constexpr auto endless = std::numeric_limits<std::uint64_t>::max();
+  const auto limit = static_cast<double>(std::min(o.memory.value_or(endless), o.memory_limit.value_or(endless)));
+  const auto needs = memory_needs(job, o);
+  return std::any_of(needs.begin(), needs.end(), [&](const Footprint& f) { return f.peak() > limit; });
+}
+
+// The user's word, else the developer's (TESSERA_WAYS), else measured.
+void choose_convolutions(const Job& job, const Options& o, const Launch& launch) {
+  WayChoices& ways = WayChoices::of_process();
+  if (!o.conv_choice.empty() || std::getenv("TESSERA_WAYS") == nullptr)
+    ways.choose_by(o.conv_choice.empty() ? "measured" : o.conv_choice);
+  if (!ways.measured() || o.planning || o.device != "cpu" || o.dtype != "float32") return;
+  // By one process, while the others sleep: so they choose alike, and none of them disturbs the clock.
+  const std::string found = launch.told([&] {
+    const double start = now_seconds();
+    try_convolutions({.graph = job.graph,
+                      .plan = job.plan,
+                      .threads = job.threads,
+                      .activations = o.train.activations(),
+                      .training = !o.evaluation.only});
+    const double seconds = now_seconds() - start;
+    // What fits by the rules is not refused, and does not take more than it may, because something else is faster.
+    if (takes_too_much(job, o)) ways.learn({});
+    constexpr double slow = 5;
+    if (seconds > slow && !o.quiet)
+      std::fprintf(stderr, "tessera: tried out the convolutions for %.0f s (--conv-choice); found in %s from now on\n",
+                   seconds, ways.path().c_str());
+    return ways.lines();
+  });
+  if (!launch.speaks()) ways.learn(found);
+}
+
 // A GPU leaves the cores to those that read; on a CPU they share them with those that compute.
 int reading_threads(const Options& o, int cores, int ranks) {
   const int share = cores / ranks;
@@ -233,6 +272,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   o.train.loader_workers = o.workers.value_or(
       reading_threads(o, cores, launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node()));
   fit_into_memory(job, o, launch, ranks_started);
+  choose_convolutions(job, o, launch);
   if (o.memory_limit) check_memory_limit(job, o);
   if (o.train.store == StoreKind::file && !o.planning && !o.evaluation.only) try_scratch(o.train.scratch, launch);
   return job;

@@ -301,6 +301,12 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->capture_default_str()
       ->group(group);
   command
+      .add_option("--conv-choice", o.conv_choice,
+                  "how to compute float32 convolutions on CPUs: measured (the default: the fastest of several ways, "
+                  "tried once per shape and machine) or fixed (by rules: the same bits in every run)")
+      ->check(CLI::IsMember({"measured", "fixed"}))
+      ->group(group);
+  command
       .add_option("--threads", o.threads,
                   "compute threads per rank. Default: the cores are divided among the ranks that work at the same time")
       ->group(group);

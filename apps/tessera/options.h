@@ -79,6 +79,7 @@ struct Options {
   std::string transport = "auto";
   bool tf32 = false;
   std::string cudnn_search = "auto";
+  std::string conv_choice;  ///< empty: by TESSERA_WAYS, or measured
   std::optional<int> threads;
   std::optional<int> workers;     ///< that read images; unset: what the machine gives
   std::optional<double> timeout;  ///< seconds that a rank waits for others; unset: see Waiting

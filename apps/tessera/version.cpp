@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 #include <torch/version.h>
 
+#include <cstdlib>
+
 #include "commands.h"
 #include "tessera/base/instruction_set.h"
 #include "tessera/comm/mpi/mpi_communicator.h"
@@ -10,6 +12,7 @@
 #include "tessera/data/vips_images.h"
 #include "tessera/io/report.h"
 #include "tessera/ops/cuda/gpu.h"
+#include "tessera/ops/way_choices.h"
 #include "tessera/runtime/device.h"
 
 namespace tessera {
@@ -35,6 +38,15 @@ std::string cpu_words() {
   return words;
 }
 
+// How convolutions are chosen where --conv-choice does not say.
+std::string choice_words() {
+  const char* const asked = std::getenv("TESSERA_WAYS");
+  const WayChoices& ways = WayChoices::of_process();
+  if (asked && *asked && !ways.measured()) return fmt::format("{}, by TESSERA_WAYS", ways.how());
+  return fmt::format("measured, kept in {}",
+                     ways.path().empty() ? "no file: neither HOME nor XDG_CACHE_HOME is set" : ways.path());
+}
+
 }  // namespace
 
 std::string version_text() {
@@ -43,13 +55,14 @@ std::string version_text() {
       "tessera {} ({})\n"
       "compiler   {}\n"
       "CPU        {}\n"
+      "conv       {}\n"
       "libtorch   {}\n"
       "MPI        {}\n"
       "libvips    {}\n"
       "CUDA       {}\n"
       "NCCL       {}\n"
       "sanitizers {}\n",
-      build.version, build.commit, build.compiler, cpu_words(), TORCH_VERSION, mpi_library_version(),
+      build.version, build.commit, build.compiler, cpu_words(), choice_words(), TORCH_VERSION, mpi_library_version(),
       has_vips() ? vips_version() : "no: of image files, .npy alone can be read",
       !gpu::built() ? std::string("no: --device cuda is refused") : fmt::format("yes, {} GPUs visible", gpu_count()),
       nccl_built() ? nccl_version() : "no: --transport nccl is refused",

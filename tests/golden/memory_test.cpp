@@ -6,6 +6,8 @@
 #include "support/ranks.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
+#include "tessera/ops/way_choices.h"
+#include "tessera/runtime/conv_trials.h"
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/trainer.h"
 #include "tessera/runtime/workspaces.h"
@@ -39,6 +41,11 @@ TEST_P(Memory, IsAsPredictedOnEveryRank) {
   const Plan plan = make_plan(graph, c.plan);
   if (plan.ranks() > test::most_ranks(16)) GTEST_SKIP() << "takes " << plan.ranks() << " ranks";
   at::set_num_threads(1);
+  // What is predicted is what the chosen ways take; nothing is tried where rules choose.
+  try_convolutions({.graph = graph,
+                    .plan = plan,
+                    .threads = std::vector<int>(static_cast<std::size_t>(plan.ranks()), 1),
+                    .activations = at::kFloat});
   const auto predicted = predicted_memory(plan, graph,
                                           {.element_bytes = 4,
                                            .states = c.optimizer.name == "adam" ? 2 : 1,
@@ -61,6 +68,9 @@ TEST_P(Memory, IsAsPredictedOnEveryRank) {
     const auto rank = static_cast<std::size_t>(world.rank().value);
     const Footprint& mine = predicted[rank % predicted.size()];
     double measured = 0;
+    // Of what torch takes inside, which measured ways may be, an upper bound is known.
+    const double most = WayChoices::of_process().fixed() ? 1.03 : 1.1;
+    const auto near = [&] { return mine.peak() > 0.97 * measured && mine.peak() < most * measured; };
     // On a busy machine a message now and then waits for its receiver in the sender's memory: that is no fault of the
     // prediction, and does not happen every time.
     bool good = false;
@@ -79,13 +89,13 @@ TEST_P(Memory, IsAsPredictedOnEveryRank) {
                       images, &world);
       for (int s = 0; s < steps; ++s) trainer.step();
       measured = static_cast<double>(account->peak_bytes());
-      const at::Tensor far = at::full({1}, std::abs(mine.peak() / measured - 1), at::kDouble);
+      const at::Tensor far = at::full({1}, near() ? 0 : 1, at::kLong);
       world.all_reduce(far, Reduce::max).wait();
-      good = far.item<double>() <= 0.03;
+      good = far.item<std::int64_t>() == 0;
     }
-    EXPECT_NEAR(mine.peak() / measured, 1, 0.03)
-        << "rank " << rank << ": predicted " << mine.peak() << " (parameters " << mine.parameters << ", images "
-        << mine.images << ", activations " << mine.activations << "), measured " << measured;
+    EXPECT_TRUE(near()) << "rank " << rank << ": predicted " << mine.peak() << " (parameters " << mine.parameters
+                        << ", images " << mine.images << ", activations " << mine.activations << "), measured "
+                        << measured;
   });
 }
 

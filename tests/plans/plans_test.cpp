@@ -43,6 +43,7 @@ TEST(Draw, EveryFlagOfVerifyIsDrawnSometimes) {
       "--transport",
       "--tf32",
       "--cudnn-search",
+      "--conv-choice",
       "--dtype",  // GPUs, and what has too few digits
       "--num-epochs",
       "--memory-limit",  // nothing that is computed

@@ -69,31 +69,51 @@ class ConvKernel final : public Kernel {
         float32_(request.activations.dtype().toScalarType() == at::kFloat) {}
 
   Slab forward(const ForwardArgs& args) override {
-    const auto by = [&](const Choice& choice) { return forward_by(choice, args); };
-    return by(choose(args.inputs[0], args.out, ConvPass::forward, by));
+    return forward_by(choose(args.inputs[0], args.out, ConvPass::forward), args);
   }
 
   std::vector<Slab> input_gradients(BackwardArgs& args) override {
-    const auto by = [&](const Choice& choice) { return input_gradient_by(choice, args); };
-    return {by(choose(args.inputs[0], args.gradients[0].box, ConvPass::input_gradient, by))};
+    return {input_gradient_by(choose(args.inputs[0], args.gradients[0].box, ConvPass::input_gradient), args)};
   }
 
   void weight_gradients(BackwardArgs& args) override {
-    // A trial must leave the sums as they are.
-    const auto trial = [&](const Choice& choice) {
-      add_weight_gradient_by(choice, args, at::zeros_like(parameters_.gradients[0]));
-    };
-    const Choice choice = choose(args.inputs[0], args.gradients[0].box, ConvPass::weight_gradient, trial);
-    add_weight_gradient_by(choice, args, parameters_.gradients[0]);
+    add_weight_gradient_by(choose(args.inputs[0], args.gradients[0].box, ConvPass::weight_gradient), args,
+                           parameters_.gradients[0]);
     if (op_.options.bias) parameters_.gradients[1].add_(at::sum(args.gradients[0].data, at::IntArrayRef({0, 2, 3})));
   }
 
   bool has_weights() const override { return true; }
 
+  void try_ways(const Trial& trial) override {
+    WayChoices& ways = WayChoices::of_process();
+    if (!has_choice() || !ways.measured() || trial.out.empty()) return;
+    const Box out = trial_box(trial.out);
+    const Box in = intersect(op_.windows.input_of(out), input_.box(out.batch()));
+    if (in.empty()) return;
+    // Not zeros: memory of nothing but these may not be there at all.
+    const auto filled = [&](const Box& box, std::int64_t channels) {
+      Slab slab = empty_slab(box, channels, parameters_.values[0].options());
+      slab.data.fill_(0.5);
+      return slab;
+    };
+    const std::vector<Slab> inputs{filled(in, input_.channels)};
+    const PassInfo pass;
+    Saved saved;
+    const ForwardArgs forward{inputs, out, out, pass, saved};
+    settle(inputs[0], out, ConvPass::forward, [&](const Choice& c) { forward_by(c, forward); });
+    if (!trial.gradients) return;
+    const BackwardArgs backward{inputs, {}, {filled(out, op_.options.out)}, {true}, {}, out, pass, saved};
+    const at::Tensor sum = at::zeros_like(parameters_.values[0]);
+    if (trial.of_input)
+      settle(inputs[0], out, ConvPass::input_gradient, [&](const Choice& c) { input_gradient_by(c, backward); });
+    settle(inputs[0], out, ConvPass::weight_gradient,
+           [&](const Choice& c) { add_weight_gradient_by(c, backward, sum); });
+  }
+
   std::optional<Workspace> workspace(const Box& out, const Box& in) const override {
     const Box seen = intersect(op_.windows.input_of(out), input_.box(out.batch()));
     const auto scratch = [&](ConvPass pass) {
-      const Choice choice = fixed_choice({{}, in}, out, pass);
+      const Choice choice = choose({{}, in}, out, pass);
       return choice.own ? choice.own->scratch(pass == ConvPass::input_gradient ? seen : out, pass)
                         : torch_scratch(choice.torch, out, in, pass);
     };
@@ -101,7 +121,7 @@ class ConvKernel final : public Kernel {
     work.forward = scratch(ConvPass::forward);
     work.input_gradient = scratch(ConvPass::input_gradient);
     work.weight_gradient = scratch(ConvPass::weight_gradient);
-    work.writes_in_place = fixed_choice({{}, in}, out, ConvPass::forward).own != nullptr;
+    work.writes_in_place = choose({{}, in}, out, ConvPass::forward).own != nullptr;
     return work;
   }
 
@@ -138,29 +158,61 @@ class ConvKernel final : public Kernel {
     if (seen_by(slab, out))
       for (const auto& w : own_)
         if (w->may_pay(out, pass)) add({.own = w.get()});
-    for (const Way w : {Way::convolution, Way::blocked}) add({.torch = w});
+    add({.torch = Way::convolution});
+    // Its copies are of all that is read and made: not of large planes.
+    if (trial_box(out) == out) add({.torch = Way::blocked});
     if (of_single_pixels()) add({.torch = Way::rows_as_samples});
     // Windows of several pixels are copied, each pixel as often as it is seen.
     if (op_.options.groups == 1 && (of_single_pixels() || out.volume() <= 4096)) add({.torch = Way::product});
     return all;
   }
 
-  // By the rules, or by measurement: trial(choice) must do what the pass does, without consequences.
-  template <class Trial>
-  Choice choose(const Slab& slab, const Box& out, ConvPass pass, const Trial& trial) const {
+  bool has_choice() const { return by_onednn_ && float32_; }
+
+  // By the rules, or as was found out.
+  Choice choose(const Slab& slab, const Box& out, ConvPass pass) const {
+    const Choice rule = fixed_choice(slab, out, pass);
     WayChoices& ways = WayChoices::of_process();
-    if (!by_onednn_ || !float32_ || !slab.defined() || out.empty() || ways.fixed())
-      return fixed_choice(slab, out, pass);
-    const auto all = choices(slab, out, pass);
-    const std::string shape = shape_words(out, pass), known = ways.measured() ? ways.find(shape) : ways.how();
-    for (const Choice& c : all)
+    if (!has_choice() || out.empty() || ways.fixed()) return rule;
+    const std::string known = ways.find(shape_words(trial_box(out), pass));
+    if (known.empty() || known == rule.name()) return rule;
+    for (const Choice& c : choices(slab, out, pass))
       if (c.name() == known) return c;
-    if (!ways.measured()) return all[0];
+    return rule;
+  }
+
+  // Finds out what choose() is to say; trial(choice) does what the pass does.
+  template <class Trial>
+  void settle(const Slab& slab, const Box& out, ConvPass pass, const Trial& trial) const {
+    WayChoices& ways = WayChoices::of_process();
+    const auto all = choices(slab, out, pass);
+    const std::string shape = shape_words(out, pass), known = ways.find(shape);
+    if (std::any_of(all.begin(), all.end(), [&](const Choice& c) { return c.name() == known; })) return;
     std::vector<std::function<void()>> trials;
     for (const Choice& c : all) trials.emplace_back([&trial, &c] { trial(c); });
-    const Choice best = all[fastest(trials, at::get_num_threads())];
-    ways.remember(shape, std::string(best.name()));
-    return best;
+    ways.remember(shape, std::string(all[fastest(trials, at::get_num_threads())].name()));
+  }
+
+  // A part of a large output that stands for all of it, so that trials are short and take little memory.
+  Box trial_box(Box out) const {
+    constexpr std::int64_t most_products = std::int64_t{1} << 28, most_pixels = std::int64_t{1} << 16,
+                           fewest_pixels = std::int64_t{1} << 11, shortest = 32;
+    const std::int64_t products =
+        op_.windows.height.kernel * op_.windows.width.kernel * input_.channels * op_.options.out / op_.options.groups;
+    const std::int64_t pixels =
+        std::clamp(most_products / std::max<std::int64_t>(1, products), fewest_pixels, most_pixels);
+    const auto halve = [&](Axis axis) { out[axis].end = out[axis].begin + (out[axis].size() + 1) / 2; };
+    while (out.volume() > pixels) {
+      if (out.height().size() > shortest)
+        halve(Axis::height);
+      else if (out.width().size() > shortest)
+        halve(Axis::width);
+      else if (out.batch().size() > 1)
+        halve(Axis::batch);
+      else
+        break;
+    }
+    return out;
   }
 
   std::string shape_words(const Box& out, ConvPass pass) const {
@@ -228,15 +280,20 @@ class ConvKernel final : public Kernel {
     if (gaps && !picked && pass != ConvPass::input_gradient)
       sum += bytes * static_cast<double>(view.volume() * input_.channels);
     if (way == Way::product) {
-      // A product: the windows are written out.
-      if (!single) sum += pixels * static_cast<double>(rows.kernel * columns.kernel);
-      return sum;
+      // A product: the windows are written out, of a padded copy, and our own products want them in panels.
+      const double windows = pixels * static_cast<double>(rows.kernel * columns.kernel);
+      if (!single) sum += windows + 2 * bytes * static_cast<double>(view.volume() * input_.channels);
+      return sum + (few() && pass == ConvPass::forward ? windows : 0);
     }
     // oneDNN has the weights, and their gradient, in an order of its own; without AVX-512 so it has what larger windows
-    // read and write.
-    if (by_onednn_ && !single && instruction_set() != InstructionSet::avx512)
-      sum += bytes * static_cast<double>(view.volume() * input_.channels + out.volume() * op_.options.out);
-    return sum + (pass == ConvPass::weight_gradient ? 2 : 1) * weights;
+    // read and write. Blocked is a copy of all of that in torch's order, and one in oneDNN's.
+    const double all = bytes * static_cast<double>(view.volume() * input_.channels + out.volume() * op_.options.out);
+    if (way == Way::blocked)
+      sum += 2 * all;
+    else if (by_onednn_ && !single && instruction_set() != InstructionSet::avx512)
+      sum += all;
+    // And its gradient of larger windows in torch's order on the way.
+    return sum + (pass != ConvPass::weight_gradient ? 1 : single ? 2 : 3) * weights;
   }
 
   // What ATen's convolution is asked: its padding is the same on both ends, so what is left is padded by hand.

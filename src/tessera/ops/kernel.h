@@ -123,6 +123,14 @@ class Kernel {
   /// Adds to the gradients of the node's parameters. May be called after input_gradients, with the same arguments.
   virtual void weight_gradients(BackwardArgs& args) {}
 
+  /// Finds out which of its ways to make such an output box is the fastest, where it has several, and nobody has yet
+  /// (ops/way_choices.h). `gradients`: also for backward; `of_input`: the first input wants a gradient.
+  struct Trial {
+    Box out;
+    bool gradients = true, of_input = true;
+  };
+  virtual void try_ways(const Trial& trial) {}
+
   /// For an output box and a first input that covers `in`, where it is not what the operation says
   /// (Operation::workspace). Parameters may have no data.
   virtual std::optional<Workspace> workspace(const Box& out, const Box& in) const { return std::nullopt; }

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
+#include <sstream>
 #include <string_view>
 
 #include "tessera/base/error.h"
@@ -41,10 +41,16 @@ std::string file_of_user() {
   };
   std::string base = value("XDG_CACHE_HOME");
   if (base.empty() && !value("HOME").empty()) base = value("HOME") + "/.cache";
-  if (base.empty()) return {};
-  mkdir(base.c_str(), 0755);  // may be there already
-  mkdir((base + "/tessera").c_str(), 0755);
-  return base + "/tessera/ways";
+  return base.empty() ? std::string() : base + "/tessera/ways";
+}
+
+// The last two folders of a path, which may be there already: those of ~/.cache/tessera/ways.
+void make_folders_of(const std::string& path) {
+  const std::size_t last = path.rfind('/');
+  if (last == std::string::npos || last == 0) return;
+  if (const std::size_t above = path.rfind('/', last - 1); above != std::string::npos && above > 0)
+    mkdir(path.substr(0, above).c_str(), 0755);
+  mkdir(path.substr(0, last).c_str(), 0755);
 }
 
 double seconds_of(clockid_t clock) {
@@ -53,16 +59,28 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+constexpr std::array<std::string_view, 7> names{"winograd", "direct",  "depthwise", "convolution",
+                                                "rows",     "product", "blocked"};
+bool is_way(std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
+
+// Of lines "shape <tab> way"; what is none is passed over.
+std::map<std::string, std::string> parsed(std::istream& in) {
+  std::map<std::string, std::string> ways;
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t tab = line.rfind('\t');
+    if (tab != std::string::npos && is_way(std::string_view(line).substr(tab + 1)))
+      ways.emplace(line.substr(0, tab), line.substr(tab + 1));
+  }
+  return ways;
+}
+
+void print(const std::map<std::string, std::string>& ways, std::ostream& out) {
+  for (const auto& [shape, way] : ways) out << shape << '\t' << way << '\n';
+}
+
 }  // namespace
 
-WayChoices::WayChoices(std::string how, std::string path)
-    : how_(how.empty() ? "fixed" : std::move(how)), path_(std::move(path)) {
-  constexpr std::array<std::string_view, 9> known{"fixed",       "measured", "winograd", "direct", "depthwise",
-                                                  "convolution", "rows",     "product",  "blocked"};
-  if (std::find(known.begin(), known.end(), how_) == known.end())
-    throw UsageError(concat("TESSERA_WAYS=", how_, " is no way to choose; use fixed or measured"));
-  if (measured()) read();
-}
+WayChoices::WayChoices(const std::string& how, std::string path) : path_(std::move(path)) { choose_by(how); }
 
 WayChoices& WayChoices::of_process() {
   static WayChoices choices = [] {
@@ -72,7 +90,18 @@ WayChoices& WayChoices::of_process() {
   return choices;
 }
 
+void WayChoices::choose_by(const std::string& how) {
+  how_ = how.empty() ? "fixed" : how;
+  if (!fixed() && !measured() && !is_way(how_))
+    throw UsageError(concat("TESSERA_WAYS=", how_, " is no way to choose; use fixed or measured"));
+  ways_.clear();
+  if (!measured()) return;
+  std::ifstream in(path_);
+  ways_ = parsed(in);
+}
+
 std::string WayChoices::find(const std::string& shape) const {
+  if (!measured()) return fixed() ? std::string() : how_;
   const std::lock_guard lock(mutex_);
   const auto found = ways_.find(machine() + shape);
   return found == ways_.end() ? std::string() : found->second;
@@ -81,25 +110,22 @@ std::string WayChoices::find(const std::string& shape) const {
 void WayChoices::remember(const std::string& shape, const std::string& way) {
   const std::lock_guard lock(mutex_);
   ways_[machine() + shape] = way;
-  // What other processes have found out since is kept; of two answers to one question the first stays.
-  read();
-  write();
-}
-
-void WayChoices::read() {
-  std::ifstream in(path_);
-  for (std::string line; std::getline(in, line);)
-    if (const std::size_t tab = line.rfind('\t'); tab != std::string::npos && tab + 1 < line.size())
-      ways_.emplace(line.substr(0, tab), line.substr(tab + 1));
 }
 
 // Whole or not at all: under another name first, and then renamed.
-void WayChoices::write() const {
+void WayChoices::save() const {
+  const std::lock_guard lock(mutex_);
   if (path_.empty()) return;
+  auto all = ways_;
+  {
+    std::ifstream in(path_);
+    all.merge(parsed(in));
+  }
+  make_folders_of(path_);
   const std::string part = concat(path_, ".", getpid());
   {
     std::ofstream out(part);
-    for (const auto& [shape, way] : ways_) out << shape << '\t' << way << '\n';
+    print(all, out);
     if (!out.flush()) {
       std::remove(part.c_str());
       return;
@@ -108,22 +134,44 @@ void WayChoices::write() const {
   if (std::rename(part.c_str(), path_.c_str()) != 0) std::remove(part.c_str());
 }
 
+std::string WayChoices::lines() const {
+  const std::lock_guard lock(mutex_);
+  std::ostringstream out;
+  print(ways_, out);
+  return out.str();
+}
+
+void WayChoices::learn(const std::string& lines) {
+  std::istringstream in(lines);
+  ways_ = parsed(in);
+}
+
 std::size_t fastest(const std::vector<std::function<void()>>& ways, int threads) {
   const clockid_t clock = threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
-  std::vector<double> best(ways.size(), std::numeric_limits<double>::infinity());
-  // Long ones are told apart at once; the first time of each is for warming up.
-  constexpr int most_rounds = 4;
-  constexpr double enough = 0.25;
+  std::vector<double> best(ways.size());
   double spent = 0;
-  for (int round = 0; round < most_rounds && (round < 2 || spent < enough); ++round)
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      const double start = seconds_of(clock);
-      ways[i]();
-      const double took = seconds_of(clock) - start;
-      spent += took;
-      best[i] = round == 0 ? best[i] : std::min(best[i], took);
-    }
-  constexpr double clearly = 0.93;
+  const auto run = [&](std::size_t i) {
+    const double start = seconds_of(clock);
+    ways[i]();
+    const double took = seconds_of(clock) - start;
+    spent += took;
+    return took;
+  };
+  // The first time of each is for warming up: libraries compile, memory is mapped. What is quick can be told apart only
+  // after that; of what is not, those that are far behind need no second try. The best of many is what a busy machine
+  // disturbs least.
+  constexpr double quick = 2e-3, far = 2, enough = 0.06, clearly = 0.93;
+  constexpr int least_rounds = 3, most_rounds = 10;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    best[i] = run(i);
+    if (best[i] < quick) best[i] = run(i);
+  }
+  std::vector<std::size_t> near;
+  const double leader = *std::min_element(best.begin(), best.end());
+  for (std::size_t i = 0; i < ways.size(); ++i)
+    if (best[i] < far * leader) near.push_back(i);
+  for (int round = 0; near.size() > 1 && round < most_rounds && (round < least_rounds || spent < enough); ++round)
+    for (const std::size_t i : near) best[i] = std::min(best[i], run(i));
   std::size_t chosen = 0;
   for (std::size_t i = 1; i < ways.size(); ++i)
     if (best[i] < best[chosen] * (chosen == 0 ? clearly : 1)) chosen = i;

@@ -1,10 +1,9 @@
 // Which of several ways a kernel takes that compute the same up to rounding: by fixed rules, or by measurement.
 //
-// The environment variable TESSERA_WAYS says which: `fixed` (the default), `measured`, or, for tests and measurements,
-// the name of a way, which is then taken wherever it can be. Measured means that a shape which is met for the first
-// time is run in every way, and the fastest is remembered, in the process and in a file: $XDG_CACHE_HOME/tessera/ways
-// (or ~/.cache/tessera/ways), one line per shape, number of threads and machine. Another way rounds differently, so
-// only fixed rules give the same bits on a machine that has not met the shapes before.
+// Measured means that every way is run once for a shape before training begins, and the fastest is remembered: in the
+// process, and in a file, $XDG_CACHE_HOME/tessera/ways (or ~/.cache/tessera/ways), one line per shape, number of
+// threads and kind of machine. A shape that nobody has measured goes by the fixed rules. Another way rounds
+// differently, so only fixed rules give the same bits on a machine that has not met the shapes before.
 #pragma once
 
 #include <functional>
@@ -15,34 +14,42 @@
 
 namespace tessera {
 
-/// Thread-safe.
+/// Thread-safe, except for choose_by() and learn(): they come before anybody computes.
 class WayChoices {
  public:
-  /// `how`: as TESSERA_WAYS. An empty path: nothing is read or written. What cannot be read or written is as if it were
-  /// not there. Throws UsageError if `how` means nothing.
-  WayChoices(std::string how, std::string path);
-  /// As the environment says.
+  /// `how`: fixed (or empty), measured, or, for tests and measurements, the name of a way, which is then taken wherever
+  /// it can be. An empty path: nothing is read or written. What cannot be read or written is as if it were not there.
+  /// Throws UsageError if `how` means nothing.
+  WayChoices(const std::string& how, std::string path);
+  /// By what the environment variable TESSERA_WAYS says; fixed without it.
   static WayChoices& of_process();
 
+  void choose_by(const std::string& how);
   bool fixed() const { return how_ == "fixed"; }
   bool measured() const { return how_ == "measured"; }
   /// Otherwise, the way that is asked for.
   const std::string& how() const { return how_; }
-  /// The way remembered for such a shape; empty: none is.
+  const std::string& path() const { return path_; }
+
+  /// The way for such a shape: remembered, or asked for. Empty: the fixed rules know.
   std::string find(const std::string& shape) const;
   void remember(const std::string& shape, const std::string& way);
+  /// Writes the file. What other processes have found out since is kept.
+  void save() const;
+
+  /// All that is remembered, for another process, whose own memory it takes the place of: ranks should choose alike.
+  std::string lines() const;
+  void learn(const std::string& lines);
 
  private:
-  void read();
-  void write() const;
-
-  const std::string how_, path_;
+  std::string how_;
+  const std::string path_;
   mutable std::mutex mutex_;
   std::map<std::string, std::string> ways_;  // by machine and shape
 };
 
-/// The index of the fastest, each tried a few times in turn. The first is taken unless another is clearly faster. One
-/// thread is timed by what it computes, not by the clock on the wall, which counts what other ranks do on its core.
+/// The index of the fastest, tried in turn. The first is taken unless another is clearly faster. One thread is timed by
+/// what it computes, not by the clock on the wall, which counts what others do on its core.
 std::size_t fastest(const std::vector<std::function<void()>>& ways, int threads);
 
 }  // namespace tessera

@@ -7,6 +7,9 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <time.h>
+
+#include <thread>
 
 #include "support/ranks.h"
 
@@ -36,6 +39,38 @@ TEST(Communicator, ARingPassesTensorsOfEveryTypeAndLength) {
         out.wait();
         EXPECT_TRUE(at::equal(theirs, pattern(length, previous(c).value, dtype))) << dtype << ' ' << length;
       }
+  });
+}
+
+// What a rank that waits for the first computes meanwhile: ranks may outnumber cores.
+TEST(Communicator, WhoeverWaitsLeavesTheCoreToOthers) {
+  const auto computed = [] {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  };
+  on_ranks(most_ranks(3), [&](Communicator& c) {
+    constexpr std::int64_t shared = 1000, by_mpi = 3'000'000;
+    const std::vector<std::pair<std::string, std::function<void()>>> waits{
+        {"message", [&] { c.receive(at::zeros({shared}), Rank{0}, Tag{1}).wait(); }},
+        {"long message", [&] { c.receive(at::zeros({by_mpi}), Rank{0}, Tag{1}).wait(); }},
+        {"sum", [&] { c.all_reduce(at::zeros({shared}), Reduce::sum).wait(); }},
+        {"long sum", [&] { c.all_reduce(at::zeros({by_mpi}), Reduce::sum).wait(); }},
+        {"barrier", [&] { c.barrier(); }}};
+    for (std::size_t i = 0; i < waits.size(); ++i) {
+      c.barrier();
+      constexpr double late = 0.3;
+      if (c.rank() == Rank{0}) {
+        std::this_thread::sleep_for(std::chrono::duration<double>(late));
+        for (int to = 1; to < c.size() && i < 2; ++to)
+          c.send(at::zeros({i == 0 ? shared : by_mpi}), Rank{to}, Tag{1}).wait();
+        if (i >= 2) waits[i].second();
+        continue;
+      }
+      const double before = computed();
+      waits[i].second();
+      EXPECT_LT(computed() - before, late / 4) << waits[i].first;
+    }
   });
 }
 

@@ -153,6 +153,7 @@ void direct_forward(const Rows<const float>& input, Origin origin, std::int64_t 
   const at::Tensor memory = floats(at::get_num_threads() * scratch);
   at::parallel_for(0, pieces.count(), 1, [&](std::int64_t begin, std::int64_t end) {
     float* const copy = memory.data_ptr<float>() + at::get_thread_num() * scratch;
+    const float* const right = factors.data_ptr<float>();
     for (std::int64_t i = begin; i < end; ++i) {
       const auto at = pieces.at(i);
       Target target(out.row(at.sample, at.row) + at.column * out.channels, out.channels, out.channels, at.pixels,
@@ -162,7 +163,7 @@ void direct_forward(const Rows<const float>& input, Origin origin, std::int64_t 
         if (row < 0 || row >= in.rows) continue;
         target.add(
             pixels_from(in, at.sample, row, at.column * stride + origin.column, (at.pixels - 1) * stride + side, copy),
-            stride * in.channels, factors.data_ptr<float>() + k * depth * whole, depth);
+            stride * in.channels, right + k * depth * whole, depth);
       }
       target.finish(bias);
     }

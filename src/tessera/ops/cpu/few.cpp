@@ -28,13 +28,15 @@ at::Tensor few_forward(const at::Tensor& windows, const at::Tensor& weights) {
   const at::Tensor y = at::empty({pixels, out}, windows.options());
   const at::Tensor memory = at::empty({at::get_num_threads(), rows_together * whole}, windows.options());
   at::parallel_for(0, (out + rows_together - 1) / rows_together, 1, [&](std::int64_t begin, std::int64_t end) {
+    // Torch 2 checks the type whenever it is asked for the data.
     float* const block = memory.data_ptr<float>() + at::get_thread_num() * rows_together * whole;
+    float* const outputs = y.data_ptr<float>();
+    const float *const left = weights.data_ptr<float>(), *const right = panels.data_ptr<float>();
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t first = i * rows_together, rows = std::min(rows_together, out - first);
-      product_kernels().multiply_panels(weights.data_ptr<float>() + first * depth, panels.data_ptr<float>(), block,
-                                        {rows, whole, depth}, {depth, 1, 0, whole});
+      product_kernels().multiply_panels(left + first * depth, right, block, {rows, whole, depth}, {depth, 1, 0, whole});
       for (std::int64_t p = 0; p < pixels; ++p)
-        for (std::int64_t r = 0; r < rows; ++r) y.data_ptr<float>()[p * out + first + r] = block[r * whole + p];
+        for (std::int64_t r = 0; r < rows; ++r) outputs[p * out + first + r] = block[r * whole + p];
     }
   });
   return y;
