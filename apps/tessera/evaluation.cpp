@@ -63,7 +63,8 @@ EvaluatorOptions evaluator_options(const Options& o) {
           .device = o.train.device,
           .store = o.train.store,
           .scratch = o.train.scratch,
-          .room = o.train.room};
+          .room = o.train.room,
+          .leaving = o.train.leaving};
 }
 
 std::string evaluation_line(const Evaluation& r) {

@@ -23,6 +23,8 @@ std::string store_name(const Options& o) { return on_gpus(o) ? "host" : "file"; 
 
 // Of the memory that is free, what tensors may take: the rest is for libraries, and for gaps between tensors.
 constexpr double usable_share = 0.9;
+// A store beside a GPU keeps the memory that it has pinned, by size: that is more than waits at once.
+constexpr double pinned_share = 0.6;
 
 FootprintOptions footprint_options(const Job& job, const Options& o) {
   const std::string& rule = o.train.optimizer.name;
@@ -39,6 +41,7 @@ FootprintOptions footprint_options(const Job& job, const Options& o) {
                            .store = o.train.store != StoreKind::device,
                            .store_prefetches = on_gpus(o),
                            .room = o.train.room,
+                           .leaving = on_gpus(o) ? o.train.leaving : 0,
                            .evaluating = o.evaluation.only};
   if (!on_gpus(o)) options.workspace = kernel_workspaces(job.graph, o.train.activations());
   return options;
@@ -92,7 +95,7 @@ MemoryWish wish_of(const Job& job, const Options& o, const Launch& launch, std::
     if (o.host_memory)
       wish.store_memory = static_cast<double>(*o.host_memory);
     else if (!o.planning)
-      wish.store_memory = least(share_of_host(job, launch), launch);
+      wish.store_memory = least(pinned_share * share_of_host(job, launch), launch);
   }
   wish.footprint = footprint_options(job, o);
   wish.rates = usual_rates(on_gpus(o), job.threads[0], element_bytes(o));
@@ -140,6 +143,9 @@ void fit_into_memory(Job& job, Options& o, const Launch& launch, std::optional<i
     memory = least(on_gpus(o) ? share_of_gpu(job, launch) : share_of_host(job, launch), launch);
   }
   const WithThreads threads(job.threads[0]);
+  // Copies out of a small device must not take what its kernels need.
+  constexpr double gib = 1 << 30;
+  o.train.leaving = std::clamp(memory / 16, gib / 4, 4 * gib);
   const MemoryWish wish = wish_of(job, o, launch, ranks_started, memory);
   if (!o.memory) {
     MemoryWay as_given{.turns = o.plan.turns,

@@ -117,7 +117,7 @@ Evaluator::Evaluator(const Graph& graph, const Plan& plan, const Parameters& par
       place_(place_down(plan, rank_)),
       pipeline_(world ? world->split(replica_, rank_) : nullptr),
       tile_group_(tile_group(world, plan, place_, replica_)),
-      store_(make_store(options.store, options.device, options.scratch)),
+      store_(make_store(options.store, options.device, options.scratch, options.leaving)),
       executor_(std::make_unique<Executor>(graph, parameters,
                                            Wiring{plan_, layout_, place_, pipeline_.get(), nullptr, tile_group_.get(),
                                                   &meter_, store_.get(), options.room},

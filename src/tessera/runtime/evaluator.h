@@ -30,7 +30,7 @@ struct EvaluatorOptions {
   std::optional<Value> maps = {};    ///< of the last stage; see TakeMaps
   StoreKind store = StoreKind::device;
   std::string scratch = {};
-  double room = 0;  ///< as TrainOptions has them
+  double room = 0, leaving = 1 << 30;  ///< as TrainOptions has them
   at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }
 };
 

@@ -84,6 +84,7 @@ struct Buffer {
 
 class PinnedStore final : public Store {
  public:
+  explicit PinnedStore(double leaving) : most_leaving_(static_cast<std::int64_t>(leaving)) {}
   std::unique_ptr<Stored> put(const at::Tensor& tensor) override;
   std::int64_t peak_bytes() const override { return peak_; }
   // Each has pages of its own.
@@ -95,8 +96,6 @@ class PinnedStore final : public Store {
 
  private:
   class Waiting;
-  // What is on its way out holds memory of the GPU: more of it than this and the kernels wait.
-  static constexpr std::int64_t most_leaving = std::int64_t{4} << 30;
 
   struct Leaving {
     at::Tensor tensor;
@@ -129,7 +128,7 @@ class PinnedStore final : public Store {
     let_go();
     std::int64_t all = bytes;
     for (const Leaving& l : leaving_) all += static_cast<std::int64_t>(l.tensor.nbytes());
-    while (!leaving_.empty() && all > most_leaving) {
+    while (!leaving_.empty() && all > most_leaving_) {
       leaving_.front().written->wait();
       all -= static_cast<std::int64_t>(leaving_.front().tensor.nbytes());
       leaving_.pop_front();
@@ -137,6 +136,7 @@ class PinnedStore final : public Store {
   }
 
   c10::cuda::CUDAStream out_ = c10::cuda::getStreamFromPool(), in_ = c10::cuda::getStreamFromPool();
+  const std::int64_t most_leaving_;  // of the GPU's memory, on its way out: with more of it the kernels wait
   std::deque<Leaving> leaving_;
   std::map<std::int64_t, std::vector<Buffer>> free_;  // by length
   std::int64_t live_ = 0, peak_ = 0;
@@ -203,6 +203,6 @@ std::unique_ptr<Stored> PinnedStore::put(const at::Tensor& tensor) {
 
 }  // namespace
 
-std::unique_ptr<Store> make_pinned_store() { return std::make_unique<PinnedStore>(); }
+std::unique_ptr<Store> make_pinned_store(double leaving) { return std::make_unique<PinnedStore>(leaving); }
 
 }  // namespace tessera

@@ -3,6 +3,6 @@
 
 namespace tessera {
 
-std::unique_ptr<Store> make_pinned_store() { throw Error("this build knows no GPU"); }
+std::unique_ptr<Store> make_pinned_store(double) { throw Error("this build knows no GPU"); }
 
 }  // namespace tessera

@@ -123,13 +123,13 @@ void check_store(StoreKind kind, at::DeviceType device, const std::string& scrat
   require(kind == StoreKind::file || scratch.empty(), "--scratch is for --store file");
 }
 
-std::unique_ptr<Store> make_store(StoreKind kind, at::DeviceType device, const std::string& scratch) {
+std::unique_ptr<Store> make_store(StoreKind kind, at::DeviceType device, const std::string& scratch, double leaving) {
   check_store(kind, device, kind == StoreKind::file ? scratch : std::string());
   switch (kind) {
     case StoreKind::device:
       return nullptr;
     case StoreKind::host:
-      return make_pinned_store();
+      return make_pinned_store(leaving);
     case StoreKind::file:
       return make_file_store(scratch);
   }

@@ -37,12 +37,14 @@ StoreKind parse_store(const std::string& name);
 
 /// What is wrong with the wish on any machine. Throws UsageError.
 void check_store(StoreKind kind, at::DeviceType device, const std::string& scratch);
-/// Null for StoreKind::device. `scratch`: the folder of the file, which has no name and goes with the process. Throws
-/// UsageError where the device has no such store.
-std::unique_ptr<Store> make_store(StoreKind kind, at::DeviceType device, const std::string& scratch);
+/// Null for StoreKind::device. `scratch`: the folder of the file, which has no name and goes with the process.
+/// `leaving`: so many bytes of the device may be on their way out at once. Throws UsageError where the device has no
+/// such store.
+std::unique_ptr<Store> make_store(StoreKind kind, at::DeviceType device, const std::string& scratch,
+                                  double leaving = 1 << 30);
 
 /// In memory of the host that a GPU reads and writes while it computes.
-std::unique_ptr<Store> make_pinned_store();
+std::unique_ptr<Store> make_pinned_store(double leaving);
 /// In a file of this folder. Throws Error with the folder when that is full or cannot be written to.
 std::unique_ptr<Store> make_file_store(const std::string& folder);
 

@@ -35,7 +35,7 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
   replica_ = rank / one;
   pipeline_ = world ? world->split(replica_, rank) : nullptr;
   actions_ = make_schedule(plan)[static_cast<std::size_t>(rank % one)];
-  store_ = make_store(options.store, options.device, options.scratch);
+  store_ = make_store(options.store, options.device, options.scratch, options.leaving);
 
   const auto places = plan.places_of(rank % one);
   const int node = plan.ranks_per_node > 0 ? rank / static_cast<int>(plan.ranks_per_node) : 0;

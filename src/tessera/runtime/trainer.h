@@ -33,6 +33,7 @@ struct TrainOptions {
   StoreKind store = StoreKind::device;
   std::string scratch = {};  ///< the folder of StoreKind::file
   double room = 0;           ///< with a store: so many bytes may wait on the device all the same
+  double leaving = 1 << 30;  ///< and so many may be on their way out of it
   int loader_workers = 1;
   at::DeviceType device = at::kCPU;  ///< a GPU: the one that is current on the rank's thread
   at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }

@@ -112,6 +112,7 @@ std::vector<Footprint> predicted_memory(const Plan& plan, const Graph& graph, co
       }
     mine.activations = ledger.peak();
     if (!options.store) continue;
+    mine.activations += options.leaving;
     for (const auto& [direction, walk] : members) {
       mine.stored += walk.waits().most_away();
       mine.moved += static_cast<double>(plan.micros(direction)) * walk.waits().bytes_moved();

@@ -25,6 +25,7 @@ struct FootprintOptions {
   bool store = false;             ///< what does not stay on the device waits elsewhere
   bool store_prefetches = false;  ///< and comes back while another member is at work
   double room = 0;                ///< with a store: so many bytes may wait on the device
+  double leaving = 0;             ///< and so many be on their way out of it
   bool evaluating = false;        ///< forward only, and nothing is kept for a backward
 };
 

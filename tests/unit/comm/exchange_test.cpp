@@ -340,6 +340,38 @@ TEST(Exchange, MovesEveryDtypeAndLayout) {
   });
 }
 
+// The same numbers, from memory that is gone, and into memory that was not there, when the messages were sent.
+TEST(Exchange, ApartFromItsTensors) {
+  on_ranks(4, [](Communicator& c) {
+    const TwoByTwo tiles;
+    const auto r = static_cast<std::size_t>(c.rank().value);
+    const Exchange exchange(tiles.have, tiles.need, c.rank());
+    const at::Tensor expected = expected_need({tiles.have, tiles.need}, c.rank(), 5, 0);
+    std::vector<at::Tensor> strips;
+    for (const Box& box : exchange.received_boxes()) strips.push_back(at::zeros_like(field(box, 5)));
+    at::Tensor source = field(tiles.have.boxes[r], 5);
+    Movement there = exchange.start_apart(c, source, strips, Tag{1});
+    source.fill_(-1);
+    there.finish();
+    const auto part = [](const at::Tensor& whole, const Box& box, const Box& of) {
+      return whole.narrow(2, box.height().begin - of.height().begin, box.height().size())
+          .narrow(3, box.width().begin - of.width().begin, box.width().size());
+    };
+    for (std::size_t i = 0; i < strips.size(); ++i)
+      EXPECT_TRUE(at::equal(strips[i], part(expected, exchange.received_boxes()[i], tiles.need[r])));
+
+    const at::Tensor gradient_of_need = at::full_like(expected, 1);
+    at::Tensor kept = at::zeros_like(field(tiles.have.boxes[r], 5)), apart = kept.clone();
+    exchange.start_transpose(c, gradient_of_need, kept, Tag{2}).finish();
+    at::Tensor sent = gradient_of_need.clone();
+    Movement back = exchange.start_transpose_apart(c, sent, Tag{3});
+    apart.add_(part(sent, tiles.have.boxes[r], tiles.need[r]));
+    sent.fill_(7);
+    back.finish_onto(apart);
+    EXPECT_TRUE(at::equal(apart, kept));
+  });
+}
+
 TEST(Exchange, TheTransposeAddsToWhatIsThere) {
   on_ranks(1, [](Communicator& c) {
     const Box whole = image_box({0, 1}, {0, 4}, {0, 4});
