@@ -29,6 +29,7 @@ void verify_first(const Options& options, const Plan& plan, const ModelRegistry&
   exact.steps = 1;
   exact.image_size = verified_size(plan, options.model.image);
   exact.memory_limit.reset();
+  exact.memory.reset();
   const Job job = make_job(exact, models, launch);
   const VerifyReport report = run_verification(exact, job, launch);
   if (!report.passed)

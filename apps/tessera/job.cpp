@@ -274,7 +274,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   fit_into_memory(job, o, launch, ranks_started);
   choose_convolutions(job, o, launch);
   if (o.memory_limit) check_memory_limit(job, o);
-  if (o.train.store == StoreKind::file && !o.planning && !o.evaluation.only) try_scratch(o.train.scratch, launch);
+  if (o.train.store == StoreKind::file && !o.planning) try_scratch(o.train.scratch, launch);
   return job;
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "launch.h"
+#include "progress.h"
 #include "tessera/base/text.h"
 #include "tessera/planner/memory_ways.h"
 #include "tessera/runtime/device.h"
@@ -103,14 +104,18 @@ MemoryWish wish_of(const Job& job, const Options& o, const Launch& launch, std::
 }
 
 [[noreturn]] void refuse(const MemoryChoice& choice, const MemoryWish& wish, const Options& o) {
-  const double needed = choice.smallest.peak();
-  const auto mib = static_cast<std::int64_t>(std::ceil(needed / (1 << 20)));
-  throw UsageError(concat(
-      "nothing fits into ",
-      o.memory ? concat("--memory ", bytes(wish.memory)) : concat("the ", bytes(wish.memory), " there are"), ": of ",
-      choice.tried, " ways the smallest takes ", bytes(needed), " (", flags_of(choice.smallest, store_name(o)),
-      "); use --memory ", mib, "MiB or more, a smaller --batch-size or more --parts",
-      wish.store_possible ? ", or more ranks" : ", more ranks, or --scratch DIR, so that values can wait on a disk"));
+  const auto mib = [](double b) { return concat(static_cast<std::int64_t>(std::ceil(b / (1 << 20))), "MiB"); };
+  const std::string others = "a smaller --batch-size or more --parts, or more ranks";
+  if (choice.least_stored)
+    throw UsageError(concat("what does not fit into --memory ", bytes(wish.memory), " takes ",
+                            bytes(*choice.least_stored), " of the host's memory at least, and there are ",
+                            bytes(wish.store_memory), "; use --host-memory ", mib(*choice.least_stored),
+                            " if the host has it, more --memory, ", others));
+  const double needed = choice.smallest.least;
+  throw UsageError(concat("nothing fits into --memory ", bytes(wish.memory), ": of ", choice.tried,
+                          " ways the smallest takes ", bytes(needed), " (", flags_of(choice.smallest, store_name(o)),
+                          "); use --memory ", mib(needed), " or more, ", others,
+                          wish.store_possible ? "" : ", or --scratch DIR, so that values can wait on a disk"));
 }
 
 void take(Job& job, Options& o, const MemoryWay& way) {
@@ -137,10 +142,10 @@ void fit_into_memory(Job& job, Options& o, const Launch& launch, std::optional<i
   double memory = 0;
   if (o.memory) {
     memory = static_cast<double>(*o.memory);
-  } else if (o.planning) {
-    return;  // for machines that are not here
+  } else if (o.planning || !on_gpus(o)) {
+    return;  // for machines that are not here; and what a CPU may take is for its user to say
   } else {
-    memory = least(on_gpus(o) ? share_of_gpu(job, launch) : share_of_host(job, launch), launch);
+    memory = least(share_of_gpu(job, launch), launch);
   }
   const WithThreads threads(job.threads[0]);
   // Copies out of a small device must not take what its kernels need.
@@ -160,12 +165,16 @@ void fit_into_memory(Job& job, Options& o, const Launch& launch, std::optional<i
     }
   }
   const MemoryChoice choice = choose_memory_way(job.graph, wish);
-  // What is free is an estimate, and a machine may swap: without --memory a run is tried all the same.
-  if (!choice.best && !o.memory) return;
+  if (!choice.best && !o.memory) {  // predictions are a little above what GPUs take
+    if (launch.speaks())
+      print_warning(concat("the run is predicted to take ", bytes(choice.smallest.least), " or more of a GPU that has ",
+                           bytes(memory), " free"));
+    return;
+  }
   if (!choice.best) refuse(choice, wish, o);
   const MemoryWay& best = *choice.best;
-  const bool as_it_was =
-      best.turns == o.plan.turns && best.store == wish.footprint.store && words_of(best.recompute) == o.recompute;
+  const bool as_it_was = best.turns == o.plan.turns && best.halo_d2 == o.plan.halo_d2 &&
+                         best.store == wish.footprint.store && words_of(best.recompute) == o.recompute;
   take(job, o, best);
   if (as_it_was || !launch.speaks() || o.quiet) return;
   fmt::print("memory: {} of {}{} with {}", bytes(best.peak()), bytes(memory), o.memory ? "" : " that are free",

@@ -317,9 +317,10 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->check(CLI::PositiveNumber)
       ->group(group);
   command
-      .add_option("--memory", o.memory,
-                  "memory that each rank may take on its device: 8GiB, 500MiB. Turns, --store and --recompute are then "
-                  "chosen so that it is enough, as far as they are not given. Default: what the device has")
+      .add_option(
+          "--memory", o.memory,
+          "memory that each rank may take on its device: 8GiB, 500MiB. Turns, --store and --recompute are then "
+          "chosen so that it is enough, as far as they are not given. Default: what a GPU has; no limit on CPUs")
       ->transform(CLI::AsSizeValue(false))
       ->group(group);
   command

@@ -107,6 +107,17 @@ std::vector<Row> rows() {
          .recompute = Recompute::block,
          .store = store});
   }
+  // Gradients of one value come back from neighbours and from later stages.
+  for (const char* turns : {"2x2,1x1,1x2", "2x2,2x1,1x2"})
+    add({.name = concat("long_skips_in_a_file_", std::string(turns).substr(4, 1)),
+         .model = {},
+         .plan = {.batch_size = 4, .parts = 2, .split_size = 3, .turns = turns},
+         .graph = long_skips(21, 19),
+         .store = StoreKind::file});
+  add({.name = "unet_stages_in_a_file",
+       .model = unet(47, 38),
+       .plan = {.batch_size = 4, .parts = 2, .split_size = 3, .turns = "2x2,1x2,2x1"},
+       .store = StoreKind::file});
   add({.name = "one_tile_in_a_file", .model = resnet_v1(33, 37), .store = StoreKind::file});
   return rows;
 }

@@ -101,7 +101,8 @@ double Waits::bytes_moved() const {
 }
 
 void Waits::fit(double room) {
-  for (Wait& wait : waits_) wait.staying = static_cast<int>(wait.bytes.size());
+  for (Wait& wait : waits_) wait.staying = room > 0 ? static_cast<int>(wait.bytes.size()) : 0;
+  if (room <= 0) return;
   // Where several micros are alive, what waits for backward does so in all phases.
   const auto always = [&](const Wait& wait) { return micros_ > 1 && crosses(wait); };
   const auto length = [&](const Wait& wait) { return always(wait) ? phases_.count() : wait.until - wait.from; };

@@ -17,14 +17,16 @@ double most_of(const std::vector<Footprint>& needs, double (*what)(const Footpri
   return most;
 }
 
-// From none to as many as tiles may be small.
+// In each direction: a look at more takes its time.
+constexpr std::int64_t most_turns = 16;
+
 std::vector<std::optional<std::string>> turns_to_try(const Graph& graph, const MemoryWish& wish) {
   if (wish.turns_given) return {wish.plan.turns};
   std::vector<std::optional<std::string>> out{std::nullopt};
   const Shape& image = graph.nodes().front().shape;
   const auto grids = requested_grids(wish.plan);
   const Grid grid = grids.empty() ? Grid{} : grids.front();
-  for (std::int64_t n = 2; n <= 64; n *= 2) {
+  for (std::int64_t n = 2; n <= most_turns; n *= 2) {
     const std::int64_t rows = image.height / (grid.rows * n), columns = image.width / (grid.columns * n);
     if (std::min(rows, columns) < smallest_tile) break;
     out.push_back(concat(n, "x", n));
@@ -52,8 +54,9 @@ MemoryWay completed(const Graph& graph, const MemoryWish& wish, MemoryWay way) {
   options.store = way.store;
   options.room = 0;
   way.needs = predicted_memory(way.plan, graph, options);
+  way.least = way.peak();
   // What is left when nothing waits on the device is for what waits.
-  way.room = way.store ? std::max(0.0, wish.memory - way.peak()) : 0;
+  way.room = way.store ? std::max(0.0, wish.memory - way.least) : 0;
   if (way.room > 0) {
     options.room = way.room;
     way.needs = predicted_memory(way.plan, graph, options);
@@ -64,8 +67,9 @@ MemoryWay completed(const Graph& graph, const MemoryWish& wish, MemoryWay way) {
   return way;
 }
 
-MemoryChoice choose_memory_way(const Graph& graph, const MemoryWish& wish) {
-  MemoryChoice choice;
+namespace {
+
+void try_ways(const Graph& graph, const MemoryWish& wish, MemoryChoice& choice) {
   const auto fits = [&](const MemoryWay& way) {
     return way.peak() <= wish.memory && (!way.store || way.stored() <= wish.store_memory);
   };
@@ -93,17 +97,28 @@ MemoryChoice choose_memory_way(const Graph& graph, const MemoryWish& wish) {
           way = completed(graph, wish, std::move(way));
           ++choice.tried;
           if (choice.fastest.needs.empty() || way.seconds < choice.fastest.seconds) choice.fastest = way;
-          if (choice.smallest.needs.empty() || way.peak() < choice.smallest.peak()) choice.smallest = way;
-          here = std::min(here, way.peak());
-          if (!fits(way)) continue;
+          if (choice.smallest.needs.empty() || way.least < choice.smallest.least) choice.smallest = way;
+          here = std::min(here, way.least);
+          if (!fits(way)) {
+            if (way.peak() <= wish.memory)
+              choice.least_stored = std::min(choice.least_stored.value_or(Waits::unlimited), way.stored());
+            continue;
+          }
           found = true;
           if (!choice.best || way.seconds < choice.best->seconds) choice.best = way;
         }
-        // More turns take more time, and from some point on their margins more memory.
-        if (found || here > smallest) break;
+        // More turns take more time, and from some point on they save little of the device, and never of a store.
+        if (found || here > 0.9 * smallest || here <= wish.memory / 2) break;
         smallest = here;
       }
     }
+}
+
+}  // namespace
+
+MemoryChoice choose_memory_way(const Graph& graph, const MemoryWish& wish) {
+  MemoryChoice choice;
+  try_ways(graph, wish, choice);
   return choice;
 }
 

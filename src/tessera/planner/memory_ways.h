@@ -20,6 +20,7 @@ struct MemoryWay {
   bool store = false;
 
   Plan plan = {};
+  double least = 0;                   ///< the peak if nothing waits on the device
   double room = 0;                    ///< of the device, for what waits
   std::vector<Footprint> needs = {};  ///< by rank
   double seconds = 0;                 ///< of a step, about
@@ -45,7 +46,9 @@ struct MemoryWish {
 struct MemoryChoice {
   std::optional<MemoryWay> best;  ///< the fastest that fits
   MemoryWay fastest;              ///< if memory were no matter
-  MemoryWay smallest;             ///< the one that takes least, where none fits
+  MemoryWay smallest;             ///< the one that takes least of the device
+  /// What a store would have to hold at least, where only that is too small.
+  std::optional<double> least_stored;
   int tried = 0;
 };
 

@@ -61,7 +61,7 @@ Executor::Executor(const Graph& graph, const Parameters& parameters, const Wirin
   for (const auto& place : places) members.push_back(place.member);
   const auto element_bytes = static_cast<std::int64_t>(parameters.activations().dtype().itemsize());
   waits_ = std::make_unique<Waits>(graph, program_, wiring.layout, stage, members, element_bytes, wiring.micros_alive);
-  waits_->fit(wiring.room);
+  if (wiring.store) waits_->fit(wiring.room);
   work_.waits = waits_.get();
   members_.reserve(places.size());
   for (const auto& place : places) {

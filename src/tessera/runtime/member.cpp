@@ -302,7 +302,7 @@ void Member::put_down(MemberState& state, int phase) const {
     for (Slab& term : state.gradients[static_cast<std::size_t>(v)])
       if (!stays(Idle::gradient, v, phase, term.data)) state.away_gradients.emplace(v, put(term.data));
   for (auto& [v, returning] : state.returning)
-    if (margins_.contains(v) && !stays(Idle::gradient, v, phase, returning.gradient.data))
+    if (returning.margin && !stays(Idle::gradient, v, phase, returning.gradient.data))
       state.away_gradients.emplace(v, put(returning.gradient.data));
   if (!state.halfway || !work_.turns) return;
   // Inputs and output are asked for again; they may have left.

@@ -44,6 +44,7 @@ struct MemberState {
   struct Returning {
     Movement movement;
     Slab gradient;
+    bool margin = false;  ///< from neighbours
   };
   std::multimap<int, Returning> returning;  ///< by value
   bool expects_gradients = false;

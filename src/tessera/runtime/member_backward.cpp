@@ -45,7 +45,7 @@ void Member::expect_gradients(MemberState& state) {
     if (boxes(v).owned.empty()) continue;
     Slab gradient = empty_slab(boxes(v).owned, work_.graph.shape({v}).channels, state.pass.options);
     Movement movement = link.exchange.start_transpose(*places_, {}, gradient.data, tag(state, link, true), Into::fresh);
-    state.returning.emplace(v, MemberState::Returning{std::move(movement), std::move(gradient)});
+    state.returning.emplace(v, MemberState::Returning{std::move(movement), std::move(gradient), false});
   }
 }
 
@@ -176,7 +176,7 @@ std::vector<Slab> Member::take_gradients(MemberState& state, const Step& step, c
     if (!defer_weights) fill_wait(state);
     {
       const Meter::Timed timed(work_.meter, margins_.contains(v) ? Part::margins : Part::waiting);
-      if (work_.apart() && margins_.contains(v))
+      if (work_.apart() && it->second.margin)
         it->second.movement.finish_onto(data_in(it->second.gradient, boxes(v).owned));
       else
         it->second.movement.finish();
@@ -245,7 +245,7 @@ void Member::send_back(MemberState& state, int v) {
     Movement movement =
         work_.apart() ? exchange.start_transpose_apart(*places_, data_in(gradient, held), back)
                       : exchange.start_transpose(*places_, data_in(gradient, held), data_in(gradient, owned), back);
-    state.returning.emplace(v, MemberState::Returning{std::move(movement), narrowed(gradient, made)});
+    state.returning.emplace(v, MemberState::Returning{std::move(movement), narrowed(gradient, made), true});
   }
   if (const auto arrival = arrivals_.find(v); arrival != arrivals_.end() && !held.empty()) {
     const Slab gradient = take_merged(state, v, made, held);

@@ -91,7 +91,8 @@ void MemberWalk::expect_gradients(MemberMemory& micro) const {
   if (micro.expects_gradients) return;
   micro.expects_gradients = true;
   for (const auto& [v, strips] : departures_)
-    if (!boxes(v).owned.empty()) micro.returning.emplace(v, MemberMemory::Returning{piece(v, boxes(v).owned), {}});
+    if (!boxes(v).owned.empty())
+      micro.returning.emplace(v, MemberMemory::Returning{piece(v, boxes(v).owned), false, {}});
 }
 
 // ---- Forward ----
@@ -221,7 +222,7 @@ void MemberWalk::put_down(MemberMemory& micro, int phase) const {
     for (SlabMemory& term : micro.gradients[index(v)])
       if (put(v, term)) micro.away_gradients.emplace(v, &term);
   for (auto& [v, returning] : micro.returning)
-    if (margins_.contains(v) && put(v, returning.gradient)) micro.away_gradients.emplace(v, &returning.gradient);
+    if (returning.margin && put(v, returning.gradient)) micro.away_gradients.emplace(v, &returning.gradient);
   if (!micro.halfway || !stage_.turns) return;
   const int v = steps()[micro.halfway->step].output;
   for (SlabMemory* piece : {&micro.halfway->first, &micro.halfway->second}) micro.halfway->away |= put(v, *piece);
@@ -507,7 +508,7 @@ void MemberWalk::send_back(MemberMemory& micro, int v) {
   if (const auto margin = margins_.find(v); margin != margins_.end()) {
     SlabMemory gradient = take_merged(micro, v, made, held);
     if (!gradient.exclusive()) gradient = piece(v, held);
-    MemberMemory::Returning returning{std::move(gradient).part(made), {}};
+    MemberMemory::Returning returning{std::move(gradient).part(made), true, {}};
     for (const double strip : margin->second.sent) returning.staged.push_back(stage_.buffers.take(strip));
     if (stage_.apart())
       send_copies(margin->second.received);

@@ -72,6 +72,7 @@ struct MemberMemory {
   std::set<int> stored;
   struct Returning {
     SlabMemory gradient;
+    bool margin = false;
     std::vector<Memory> staged;  ///< shares of others, until they are added
   };
   std::multimap<int, Returning> returning;
