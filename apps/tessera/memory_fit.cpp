@@ -25,7 +25,7 @@ std::string store_name(const Options& o) { return on_gpus(o) ? "host" : "file"; 
 // Of the memory that is free, what tensors may take: the rest is for libraries, and for gaps between tensors.
 constexpr double usable_share = 0.9;
 // A store beside a GPU keeps the memory that it has pinned, by size: that is more than waits at once.
-constexpr double pinned_share = 0.6;
+constexpr double pinned_share = 0.7;
 
 FootprintOptions footprint_options(const Job& job, const Options& o) {
   const std::string& rule = o.train.optimizer.name;
