@@ -13,7 +13,6 @@ train=("$tessera" train "${net[@]}" --synthetic-images 4 --steps 2 --num-workers
 
 # Plenty: nothing is chosen. Less and less: within the limit each time, and the last is refused.
 expect 0 "2 steps" -- "${train[@]}" --memory 1GiB --scratch "$work"
-peak() { "$@" 2>&1 | sed -n 's/.*peak memory \([0-9.]*\) MiB.*/\1/p'; }
 for limit in 100 70 45 32 24 18 13 9 6; do
   output=$("${train[@]}" --memory ${limit}MiB --scratch "$work" 2>&1)
   status=$?
