@@ -284,12 +284,15 @@ int main(int argc, char** argv) {
   int iterations = 7;
   std::string json, conv_choice = "measured";
   std::vector<int> threads{1, 2};
-  std::int64_t resnet50_size = 512, resnet_v2_size = 256, unet_size = 256;
+  std::int64_t resnet50_size = 512, resnet_v2_size = 256, unet_size = 256, batch = 2;
+  int resnet_v2_depth = 110;
   app.add_option("--iterations", iterations, "timed steps of each")->capture_default_str();
   app.add_option("--threads", threads, "")->delimiter(',')->capture_default_str();
   app.add_option("--resnet50-size", resnet50_size, "of the images; 0 leaves the network out")->capture_default_str();
   app.add_option("--resnet-v2-size", resnet_v2_size, "")->capture_default_str();
+  app.add_option("--resnet-v2-depth", resnet_v2_depth, "")->capture_default_str();
   app.add_option("--unet-size", unet_size, "")->capture_default_str();
+  app.add_option("--batch-size", batch, "")->capture_default_str();
   app.add_option("--conv-choice", conv_choice, "as tessera's: measured, or fixed; or the name of a way")
       ->capture_default_str();
   app.add_option("--json", json, "write the figures to this file");
@@ -299,8 +302,9 @@ int main(int argc, char** argv) {
   Table table({"training step", "threads", "", "seconds", "10..90 %", "images/s", "tessera faster", "peak MB",
                "tessera share"});
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const Case& k : {Case{"resnet50", std::nullopt, resnet50_size, 2}, Case{"resnet_v2", 110, resnet_v2_size, 2},
-                        Case{"unet", std::nullopt, unet_size, 2}})
+  for (const Case& k :
+       {Case{"resnet50", std::nullopt, resnet50_size, batch}, Case{"resnet_v2", resnet_v2_depth, resnet_v2_size, batch},
+        Case{"unet", std::nullopt, unet_size, batch}})
     for (int t : k.size > 0 ? threads : std::vector<int>{})
       for (auto& row : run_case(k, t, iterations, table)) rows.push_back(row);
   const BuildInfo build = build_info();

@@ -22,6 +22,17 @@ if(TESSERA_HAS_VIPS)
   set(TESSERA_VIPS_WORDS "libvips ${VIPS_VERSION}")
 endif()
 
+# Optional: without hwloc, a machine is one NUMA node (a stub takes its place).
+find_path(HWLOC_INCLUDE_DIR hwloc.h)
+find_library(HWLOC_LIBRARY hwloc)
+set(TESSERA_HAS_HWLOC OFF)
+set(TESSERA_HWLOC_WORDS "no hwloc")
+if(HWLOC_INCLUDE_DIR AND HWLOC_LIBRARY)
+  set(TESSERA_HAS_HWLOC ON)
+  set(TESSERA_HWLOC_LIBRARY ${HWLOC_LIBRARY})
+  set(TESSERA_HWLOC_WORDS "hwloc")
+endif()
+
 # Optional: with a torch that has CUDA and a CUDA compiler, --device cuda (stubs take the kernels' place otherwise).
 option(TESSERA_CUDA "Run on GPUs, where torch has CUDA and there is a CUDA compiler" ON)
 set(TESSERA_HAS_CUDA OFF)
@@ -96,4 +107,4 @@ target_compile_definitions(tessera_torch INTERFACE AT_PER_OPERATOR_HEADERS)
 separate_arguments(TORCH_FLAGS UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 target_compile_options(tessera_torch INTERFACE ${TORCH_FLAGS})
 
-message(STATUS "Tessera: torch ${Torch_VERSION}, MPI ${MPI_C_VERSION}, fmt ${fmt_VERSION}, ${TESSERA_CUDA_WORDS}, ${TESSERA_NCCL_WORDS}, ${TESSERA_VIPS_WORDS}, sanitizers '${TESSERA_SANITIZE}'")
+message(STATUS "Tessera: torch ${Torch_VERSION}, MPI ${MPI_C_VERSION}, fmt ${fmt_VERSION}, ${TESSERA_CUDA_WORDS}, ${TESSERA_NCCL_WORDS}, ${TESSERA_VIPS_WORDS}, ${TESSERA_HWLOC_WORDS}, sanitizers '${TESSERA_SANITIZE}'")

@@ -32,7 +32,7 @@ std::vector<std::string> faults_found_here(const VipsImages& images, double smal
       failure = std::current_exception();
     }
   };
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / launch.ranks_on_node());
+  const int cores = std::max(1, launch.cores() / launch.ranks_on_node());
   {
     std::vector<std::jthread> threads;
     for (int t = 0; t < cores; ++t) threads.emplace_back(look);

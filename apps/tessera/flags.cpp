@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -21,9 +22,23 @@ using Names = std::set<std::string>;
 
 // About one start of a run, not about the run.
 const Names& of_one_start() {
-  static const Names names{
-      "config",        "json",      "trace",  "verbose", "quiet", "checkpoint-dir", "checkpoint-every", "keep",
-      "on-save-error", "init-from", "resume", "log-dir", "run"};
+  static const Names names{"auto",
+                           "ranks",
+                           "plan",
+                           "batch-at-most",
+                           "config",
+                           "json",
+                           "trace",
+                           "verbose",
+                           "quiet",
+                           "checkpoint-dir",
+                           "checkpoint-every",
+                           "keep",
+                           "on-save-error",
+                           "init-from",
+                           "resume",
+                           "log-dir",
+                           "run"};
   return names;
 }
 
@@ -126,6 +141,24 @@ std::vector<std::string> flags_from_file(const CLI::App& command, const std::str
   return flags;
 }
 
+std::vector<std::string> flags_from_plan(const CLI::App& command, const Options& o) {
+  const std::string& file = o.plan_file;
+  require(!o.automatic, "--plan ", file, " names a plan, and --auto looks for one; give one of them");
+  std::ifstream in(file);
+  const auto document = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  require(document.is_object() && document.contains("flags") && document["flags"].is_object(), "--plan ", file,
+          " is no document of a plan; write one with tessera plan --json FILE");
+  std::vector<std::string> flags;
+  for (const auto& [name, value] : document["flags"].items()) {
+    const bool of_a_plan =
+        of_the_plan().contains(name) || name == "batch-size" || name == "recompute" || name == "store";
+    require(value.is_string() && of_a_plan, "--plan ", file, ": '", name,
+            "' is not a flag about how a run is divided, with a text as its value");
+    if (!o.has(name)) flags.push_back(concat("--", name, "=", value.get<std::string>()));
+  }
+  return flags;
+}
+
 std::vector<std::string> flags_from_run(const CLI::App& command, const Options& options) {
   const CheckpointOptions& o = options.checkpoints;
   std::optional<RunDescription> description;
@@ -142,6 +175,11 @@ std::vector<std::string> flags_from_run(const CLI::App& command, const Options& 
   Names replaced;
   for (const Names* kind : {&of_the_plan(), &of_the_store(), &of_the_length()})
     if (gives_any_of(*kind)) replaced.insert(kind->begin(), kind->end());
+  // A plan that is looked for, or read from a file, takes the place of the old one.
+  if (options.automatic || !options.plan_file.empty()) {
+    replaced.insert(of_the_plan().begin(), of_the_plan().end());
+    replaced.insert("recompute");
+  }
   std::vector<std::string> flags;
   for (const auto& [name, value] : description->flags) {
     if (options.has(name) || replaced.contains(name) || !command.get_option_no_throw("--" + name)) continue;

@@ -30,6 +30,10 @@ std::string make_run_folder();
 std::vector<std::string> flags_from_file(const CLI::App& command, const std::string& file,
                                          const std::set<std::string>& known_elsewhere);
 
+/// The flags of --plan, a document of `tessera plan --json`, as arguments; those that the command line gives, too, are
+/// left out. Throws UsageError.
+std::vector<std::string> flags_from_plan(const CLI::App& command, const Options& options);
+
 /// For `train --resume`: what the run was started with and this command line does not say, as arguments. Whoever names
 /// another plan, or another length, gets that alone.
 std::vector<std::string> flags_from_run(const CLI::App& command, const Options& options);

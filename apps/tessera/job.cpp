@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <thread>
 
+#include "automatic_plan.h"
 #include "data_defaults.h"
 #include "data_sets.h"
 #include "launch.h"
@@ -22,6 +22,7 @@
 #include "tessera/graph/class_maps.h"
 #include "tessera/ops/way_choices.h"
 #include "tessera/runtime/conv_trials.h"
+#include "tessera/runtime/cores.h"
 #include "tessera/runtime/device.h"
 
 namespace tessera {
@@ -79,6 +80,8 @@ void check_values(const Options& o, Problems& problems) {
   problems.check(o.evaluation.datapath.empty() ||
                      ((o.evaluation.every || o.evaluation.each_epoch) && app_name(o.app) == "medical"),
                  "--val-datapath is for --eval-every and --app medical");
+  for (const char* flag : {"ranks", "batch-at-most", "machine"})
+    problems.check(!o.has(flag) || o.automatic, "--", flag, " is for --auto; give that too, or leave it out");
   const auto& evaluation = o.evaluation;
   const double share = evaluation.share.value_or(0.5);
   problems.check(share > 0 && share < 1, "--val-share ", share, " must lie between 0 and 1");
@@ -146,19 +149,24 @@ bool takes_too_much(const Job& job, const Options& o) {
 }
 
 // The user's word, else the developer's (TESSERA_WAYS), else measured.
+void settle_way_of_choosing(const Options& o) {
+  if (!o.conv_choice.empty() || std::getenv("TESSERA_WAYS") == nullptr)
+    WayChoices::of_process().choose_by(o.conv_choice.empty() ? "measured" : o.conv_choice);
+}
+
 void choose_convolutions(const Job& job, const Options& o, const Launch& launch) {
   WayChoices& ways = WayChoices::of_process();
-  if (!o.conv_choice.empty() || std::getenv("TESSERA_WAYS") == nullptr)
-    ways.choose_by(o.conv_choice.empty() ? "measured" : o.conv_choice);
   if (!ways.measured() || o.planning || o.device != "cpu" || o.dtype != "float32") return;
   // By one process, while the others sleep: so they choose alike, and none of them disturbs the clock.
   const std::string found = launch.told([&] {
     const double start = now_seconds();
-    try_convolutions({.graph = job.graph,
-                      .plan = job.plan,
-                      .threads = job.threads,
-                      .activations = o.train.activations(),
-                      .training = !o.evaluation.only});
+    apart(cores_to_measure_on(o, launch), [&] {
+      try_convolutions({.graph = job.graph,
+                        .plan = job.plan,
+                        .threads = job.threads,
+                        .activations = o.train.activations(),
+                        .training = !o.evaluation.only});
+    });
     const double seconds = now_seconds() - start;
     // What fits by the rules is not refused, and does not take more than it may, because something else is faster.
     if (takes_too_much(job, o)) ways.learn({});
@@ -177,10 +185,30 @@ int reading_threads(const Options& o, int cores, int ranks) {
   return o.device == "cpu" ? std::clamp(share / 4, 1, 8) : std::clamp(share - 1, 1, 16);
 }
 
+// Of the ranks on this machine. Those that compute on GPUs are bound to no node: which one a GPU is near is not known.
+std::vector<Cores> cores_here(const Options& o, const Job& job, const Launch& launch) {
+  const bool threads_are_ranks = launch.ranks_are_threads();
+  const int ranks = threads_are_ranks ? job.plan.ranks() : launch.ranks_on_node();
+  const std::vector<int> ours = processors_of_thread();
+  // Threads of one process share what the user left to it.
+  NumaNodes nodes = threads_are_ranks ? within(numa_nodes_here(), ours) : numa_nodes_here();
+  int threads = *std::max_element(job.threads.begin(), job.threads.end());
+  if (o.device != "cpu") {
+    for (std::size_t n = 1; n < nodes.size(); ++n) nodes[0].insert(nodes[0].end(), nodes[n].begin(), nodes[n].end());
+    nodes.resize(std::min<std::size_t>(nodes.size(), 1));
+    threads = std::max(1, launch.cores() / ranks);
+  }
+  return cores_of_ranks(nodes, ranks, threads, threads_are_ranks ? threads : static_cast<int>(ours.size()));
+}
+
 }  // namespace
 
+Cores cores_to_measure_on(const Options& o, const Launch& launch) {
+  return launch.ranks_are_threads() || o.bind == "none" ? Cores{} : whole_machine();
+}
+
 Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
-  check_limits(o);
+  check_limits(o, launch.cores());
   const auto ranks_started = launch.ranks_started();
   const int ranks_on_node = launch.ranks_on_node();
   settle_kind(o);
@@ -241,17 +269,25 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
     job.graph = std::move(maps.graph);
     job.maps = maps.maps;
   }
+  const auto open_images = [&] {
+    data.leave_out_bad_images(launch);
+    data.divide();
+    job.images = data.images();
+    job.validation = data.validation();
+  };
+  job.common_copies = launch.ranks_are_threads() && !wish.cuda;
+  settle_way_of_choosing(o);
+  if (o.automatic) {
+    open_images();  // how long they take to read counts, too
+    choose_plan(job, o, launch);
+  }
   job.plan = make_plan(job.graph, o.plan, ranks_started);
-  if (launch.ranks_are_threads()) check_thread_ranks(job.plan.ranks());
+  if (launch.ranks_are_threads() && !o.planning) check_thread_ranks(job.plan.ranks());
   require(o.cudnn_search != "on" || job.may_wait_for_gpus(), "--cudnn-search on does not go together with NCCL; use ",
           "--cudnn-search off, or --transport mpi");
-  job.common_copies = launch.ranks_are_threads() && !wish.cuda;
   if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();
   const std::int64_t batch = job.plan.global_batch();
-  data.leave_out_bad_images(launch);
-  data.divide();
-  job.images = data.images();
-  job.validation = data.validation();
+  if (!o.automatic) open_images();
   // Folders of images name what an image is of, not what its pixels are.
   job.class_names = job.graph.label_kind() == LabelKind::pixel ? o.class_names : job.images->class_names();
   const auto named = static_cast<std::int64_t>(job.images->class_names().size());
@@ -266,9 +302,10 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   job.steps = o.evaluation.only ? 0 : o.steps.value_or(o.num_epochs * (job.images->size() / batch));
   o.train.steps = job.steps;
   if (!o.evaluation.every && job.validation) o.evaluation.every = std::max<std::int64_t>(1, job.images->size() / batch);
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int cores = launch.cores();
   for (int rank = 0; rank < job.plan.ranks(); ++rank)
     job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));
+  if (o.bind != "none" && !o.planning) job.cores = cores_here(o, job, launch);
   o.train.loader_workers = o.workers.value_or(
       reading_threads(o, cores, launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node()));
   fit_into_memory(job, o, launch, ranks_started);

@@ -7,6 +7,8 @@
 
 #include "network.h"
 #include "options.h"
+#include "tessera/io/report.h"
+#include "tessera/runtime/cores.h"
 #include "tessera/schedule/footprint.h"
 
 namespace tessera {
@@ -30,9 +32,13 @@ struct Job {
   std::vector<std::string> class_names;           ///< of images, or of pixels; empty: they have numbers only
   std::int64_t steps = 0;
   std::vector<int> threads;    ///< by rank
+  std::vector<Cores> cores;    ///< where the ranks of this machine compute; empty: nobody is bound
   bool common_copies = false;  ///< see Copies
   Transport transport = Transport::mpi;
-  std::string transport_words;  ///< how ranks on GPUs talk, for the user; empty on CPUs
+  std::optional<double> expected_speed;       ///< images/s that --auto expects
+  std::vector<RunReport::Expected> expected;  ///< by rank of a replica, what it expects of their time
+  std::string scaling;                        ///< the document of --scaling
+  std::string transport_words;                ///< how ranks on GPUs talk, for the user; empty on CPUs
 
   /// What NCCL has queued on a GPU waits for other ranks, so a host that waits in the middle of a step for all that its
   /// GPU has queued, as cuDNN's search does, may wait for ever.
@@ -42,5 +48,9 @@ struct Job {
 /// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.
 /// Collective over the processes of the launch.
 Job make_job(Options& options, const ModelRegistry& models, const Launch& launch);
+
+/// Where one process of a machine finds something out while the others sleep: everywhere, because a launcher that binds
+/// processes does so before anybody knows how many threads they will have.
+Cores cores_to_measure_on(const Options& options, const Launch& launch);
 
 }  // namespace tessera

@@ -3,10 +3,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cstring>
+#include <exception>
+#include <thread>
 
 #include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/comm/threads/thread_communicator.h"
+#include "tessera/runtime/cores.h"
 
 namespace tessera {
 
@@ -19,11 +23,18 @@ Launch::Launch() {
 
 std::optional<int> Launch::ranks_started() const { return world_ ? std::optional<int>(world_->size()) : std::nullopt; }
 
+int Launch::cores() const {
+  if (ranks_are_threads()) return static_cast<int>(processors_of_thread().size());
+  std::size_t cores = 0;
+  for (const auto& node : numa_nodes_here()) cores += node.size();
+  return std::max(1, static_cast<int>(cores > 0 ? cores : std::thread::hardware_concurrency()));
+}
+
 std::string Launch::told(const std::function<std::string()>& find) const {
   std::string text, problem;
   try {
     if (speaks()) text = find();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     problem = error.what();
   }
   if (world_) {

@@ -23,6 +23,9 @@ class Launch {
   int rank_on_machine(const Communicator& world) const {
     return session_ ? session_->local_rank() : world.rank().value;
   }
+  /// That the ranks on this machine share. A launcher binds each process to its own, so then it is all of the
+  /// machine's.
+  int cores() const;
   /// Whether this process is the one that talks to the user.
   bool speaks() const { return !world_ || world_->rank() == Rank{0}; }
   /// All processes; null where ranks are threads.

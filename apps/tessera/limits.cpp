@@ -1,7 +1,6 @@
 #include "limits.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "tessera/base/error.h"
 
@@ -15,9 +14,8 @@ void check_range(Problems& problems, const char* flag, const std::optional<Numbe
 
 }  // namespace
 
-void check_limits(const Options& o) {
+void check_limits(const Options& o, int cores) {
   Problems problems;
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int most_threads = std::max(16, 4 * cores);
   if (o.threads)
     problems.check(*o.threads <= most_threads, "--threads ", *o.threads, " is more than ", most_threads,
@@ -30,6 +28,7 @@ void check_limits(const Options& o) {
   check_range<std::int64_t>(problems, "--num-layers", o.model.num_layers, 10'000);
   check_range<std::int64_t>(problems, "--num-filters", o.model.num_filters, 100'000);
   check_range<std::int64_t>(problems, "--batch-size", o.plan.batch_size, 100'000'000);
+  check_range<std::int64_t>(problems, "--batch-at-most", o.batch_at_most, 100'000'000);
   check_range<std::int64_t>(problems, "--synthetic-images", o.synthetic_images, 1'000'000'000'000);
   problems.throw_if_any();
 }

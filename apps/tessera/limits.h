@@ -6,8 +6,8 @@
 namespace tessera {
 
 /// What a typing error would make of the flags: more threads than the machine can start, a network that takes minutes
-/// to write down. Throws UsageError, before anything is made of them.
-void check_limits(const Options& options);
+/// to write down. `cores`: of this machine. Throws UsageError, before anything is made of them.
+void check_limits(const Options& options, int cores);
 
 /// Ranks that are threads of one process. Throws UsageError.
 void check_thread_ranks(int ranks);

@@ -7,6 +7,9 @@ namespace tessera {
 
 class Launch;
 
+/// What the flags say of memory, for plans of the job's network.
+FootprintOptions footprint_for(const Job& job, const Options& options);
+
 /// By rank of a replica.
 std::vector<Footprint> memory_needs(const Job& job, const Options& options);
 

@@ -312,6 +312,14 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command
       .add_option(
+          "--bind", o.bind,
+          "auto: on machines with several NUMA nodes, each rank uses the cores and memory of one node, if that has "
+          "enough cores; none: ranks run where the system or the launcher puts them")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option(
           "--timeout", o.timeout,
           "seconds that a rank waits for another before it gives up. Default: 20 times the longest step, at least 300")
       ->check(CLI::PositiveNumber)
@@ -354,6 +362,28 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       ->group(group);
   command.add_flag("-v,--verbose", o.verbose, "print the plan and every step")->group(group);
   command.add_flag("--quiet", o.quiet, "print errors only")->group(group);
+}
+
+void add_automatic_flags(CLI::App& command, Options& o) {
+  const char* group = "Parallelism (exact: any plan trains like one device)";
+  command
+      .add_flag("--auto", o.automatic,
+                "find the fastest plan: measures the network's cells and the ranks' messages first. Flags that are "
+                "given stay; "
+                "--batch-size is then the batch of all copies together")
+      ->group(group);
+  command.add_option("--ranks", o.ranks, "--auto: number of ranks. Default: those started, or up to the cores or GPUs")
+      ->group(group);
+  command.add_option("--batch-at-most", o.batch_at_most, "--auto: the batch may be doubled up to this size")
+      ->group(group);
+  command
+      .add_option("--machine", o.machine,
+                  "plan --auto: the description of a machine that is not here, like machines/dgx_h100.json")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  command.add_option("--plan", o.plan_file, "take the plan's flags from this file, written by tessera plan --json")
+      ->check(CLI::ExistingFile)
+      ->group(group);
 }
 
 }  // namespace tessera

@@ -73,6 +73,12 @@ struct Options {
 
   // How it is divided: exact, so these do not.
   PlanOptions plan;
+  bool automatic = false;    ///< --auto: the program finds out
+  std::optional<int> ranks;  ///< --ranks, with --auto; unset: those that there are
+  std::optional<std::int64_t> batch_at_most;
+  std::string scaling;    ///< plan --scaling: "1..4096"
+  std::string machine;    ///< --machine: its description
+  std::string plan_file;  ///< --plan: flags of the plan, from a document
 
   // How it is run and shown.
   std::string device = "cpu";
@@ -81,6 +87,7 @@ struct Options {
   std::string cudnn_search = "auto";
   std::string conv_choice;  ///< empty: by TESSERA_WAYS, or measured
   std::optional<int> threads;
+  std::string bind = "auto";      ///< auto: ranks keep to NUMA nodes; none
   std::optional<int> workers;     ///< that read images; unset: what the machine gives
   std::optional<double> timeout;  ///< seconds that a rank waits for others; unset: see Waiting
   std::optional<std::uint64_t> memory_limit;
@@ -107,6 +114,9 @@ struct Options {
 
 /// Adds the flags that all commands on a network share, in groups.
 void add_flags(CLI::App& command, Options& options, const ModelRegistry& models);
+
+/// --auto, --plan and what goes with them.
+void add_automatic_flags(CLI::App& command, Options& options);
 
 /// "512" or "300x170", height x width. Throws UsageError.
 Shape parse_image_size(const std::string& text);

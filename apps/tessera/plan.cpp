@@ -2,6 +2,7 @@
 
 #include "commands.h"
 #include "memory_fit.h"
+#include "scaling.h"
 #include "tessera/base/text.h"
 #include "tessera/io/report.h"
 #include "tessera/schedule/timeline.h"
@@ -53,13 +54,27 @@ void print_plan(const Options& options, const Job& job, const std::vector<Footpr
 void run_plan(Options& options, const ModelRegistry& models, const Launch& launch) {
   options.on_bad_image = "fail";  // no image is read
   options.planning = true;
+  if (!options.scaling.empty()) {
+    require(options.plan_file.empty(), "--scaling ", options.scaling, " looks for plans, and --plan ",
+            options.plan_file, " names one; leave one of them out");
+    options.automatic = true;
+    check_writable("--json", options.json);
+  }
   const Job job = make_job(options, models, launch);
   if (!launch.speaks()) return;
+  if (!job.scaling.empty()) {
+    if (!options.json.empty()) write_scaling(options.json, job.scaling);
+    return;
+  }
   const auto needs = memory_needs(job, options);
   if (!options.quiet) print_plan(options, job, needs);
   if (!options.json.empty()) {
     check_writable("--json", options.json);
-    write_plan(options.json, job.plan, job.graph, needs, element_bytes(options));
+    PlanFlags flags = flags_of(options.plan);
+    flags["batch-size"] = std::to_string(options.plan.batch_size);
+    if (options.recompute != "norm") flags["recompute"] = options.recompute;
+    if (options.store != "device") flags["store"] = options.store;
+    write_plan(options.json, job.plan, job.graph, needs, element_bytes(options), flags);
   }
 }
 

@@ -218,7 +218,14 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
           "--heatmap", commands.options[commands.predict].evaluation.heatmap,
           "a folder for class activation maps: where the network looked, as TIFF and as pictures over the images")
       ->group("Output");
+  for (auto* command : {commands.train, commands.plan, commands.verify})
+    add_automatic_flags(*command, commands.options[command]);
   commands.plan->add_flag("--timeline", commands.options[commands.plan].timeline, "draw the schedule")->group("Output");
+  commands.plan
+      ->add_option("--scaling", commands.options[commands.plan].scaling,
+                   "--auto for every doubling of ranks in this range, like 1..4096: strong and weak scaling as tables, "
+                   "with --json as a document that tessera report draws")
+      ->group("Output");
   const auto add_trace = [&](CLI::App* command) {
     command
         ->add_option("--trace", commands.options[command].trace,
@@ -279,8 +286,8 @@ void add_commands(Commands& commands, CLI::App& app, const ModelRegistry& models
   commands.export_weights->add_flag("--quiet", o.quiet, "print errors only");
   commands.show = app.add_subcommand("show", "print a network as a table: cells, shapes, parameters and costs");
   add_show_flags(*commands.show, commands.show_options);
-  commands.report =
-      app.add_subcommand("report", "write one HTML page about runs: curves, plan, timeline, memory, confusion matrix");
+  commands.report = app.add_subcommand(
+      "report", "write one HTML page about runs: curves, plan, timeline, memory, confusion matrix; or about --scaling");
   add_report_flags(*commands.report, commands.report_options);
 
   commands.train->footer("Example: tessera train --datapath data --num-epochs 10 --val-share 0.1");
@@ -308,8 +315,9 @@ int run_program(int argc, char** argv, const ModelRegistry& named) {
   const ModelRegistry models = with_files(named, files);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond the limit is an error like a full disk
   std::vector<std::string> arguments(argv + 1, argv + argc);
-  // Three times at most: then with the flags of --config, then with those that a resumed run was started with.
-  for (bool with_file = false, with_run = false;;) {
+  // Four times at most: then with the flags of --config, then with those of --plan, then with those that a resumed run
+  // was started with.
+  for (bool with_file = false, with_plan = false, with_run = false;;) {
     CLI::App app{help_text, "tessera"};
     app.require_subcommand(0, 1);
     bool version = false;
@@ -329,10 +337,13 @@ int run_program(int argc, char** argv, const ModelRegistry& named) {
         apply_run_folder(options);
         std::vector<std::string> more;
         const bool from_file = !with_file && !options.config.empty();
-        const bool from_run = !from_file && !with_run && !options.checkpoints.resume.empty();
+        const bool from_plan = !from_file && !with_plan && !options.plan_file.empty();
+        const bool from_run = !from_file && !from_plan && !with_run && !options.checkpoints.resume.empty();
+        if (from_plan) more = flags_from_plan(*command, options);
         if (from_file) more = flags_from_file(*command, options.config, all_flags(app));
         if (from_run) more = flags_from_run(*command, options);
         with_file = with_file || from_file;
+        with_plan = with_plan || from_plan;
         with_run = with_run || from_run;
         arguments.insert(arguments.end(), more.begin(), more.end());
         if (!more.empty()) continue;

@@ -226,6 +226,9 @@ void run_ranks(const Options& options, const Job& job, const Launch& launch,
   const int ranks_in_process = launch.ranks_are_threads() ? job.plan.ranks() : 1;
   const auto on_rank = [&](Communicator& world) {
     use_device(options.train.device, launch.rank_on_machine(world));
+    const int here = launch.rank_on_machine(world);
+    if (!job.cores.empty() && !keep_to(job.cores[static_cast<std::size_t>(here)]) && here == 0)
+      print_warning("the system does not allow ranks to be bound to cores, so they run where it puts them");
     use_threads(job.threads[static_cast<std::size_t>(world.rank().value)], ranks_in_process);
     if (job.transport == Transport::mpi) return body(world);
     const auto by_nccl = with_nccl(world);
@@ -243,6 +246,7 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   report.command = options.command;
   report.images = job.images->describe();
   report.class_names = job.class_names;
+  report.expected = job.expected;
   for (const Footprint& footprint : memory_needs(job, options)) report.predicted_bytes.push_back(footprint.peak());
   prepare_gpus(options, job, job.steps - start.step);
   speaks_of_signals = launch.speaks();
@@ -256,27 +260,33 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
 }
 
 std::string breakdown_table(const RunReport& report, const Plan& plan) {
+  constexpr auto count = static_cast<std::size_t>(Part::count);
+  const std::size_t one = report.expected.size();  // ranks of a replica
   std::vector<std::string> head{"rank", "stage", "ms/step", "compute"};
-  std::array<bool, static_cast<std::size_t>(Part::count)> shown{};
-  for (std::size_t p = 0; p < shown.size(); ++p) {
+  std::array<bool, count> shown{};
+  for (std::size_t p = 0; p < count; ++p) {
     for (const auto& parts : report.rank_parts) shown[p] = shown[p] || parts[p] > 0;
+    for (const auto& e : report.expected) shown[p] = shown[p] || e.parts[p] > 0;
     if (shown[p]) head.emplace_back(part_names[p]);
   }
   head.emplace_back("peak");
   Table table(head);
   const auto ms = [](double seconds) { return fmt::format("{:.1f}", 1e3 * seconds); };
+  const auto row = [&](std::string rank, std::string stages, double all, const PartSeconds& parts, std::string peak) {
+    const double other = std::accumulate(parts.begin(), parts.end(), 0.0);
+    std::vector<std::string> cells{std::move(rank), std::move(stages), ms(all), ms(all - other)};
+    for (std::size_t p = 0; p < count; ++p)
+      if (shown[p]) cells.push_back(ms(parts[p]));
+    cells.push_back(std::move(peak));
+    table.row(cells);
+  };
   for (std::size_t r = 0; r < report.rank_parts.size(); ++r) {
-    const auto& parts = report.rank_parts[r];
     std::vector<std::string> stages;
     for (const auto& place : plan.first_places_of(static_cast<int>(r) % plan.ranks_per_replica()))
       stages.push_back(fmt::format("{}{}", place.stage, place.direction == Direction::up ? "'" : ""));
-    const double other = std::accumulate(parts.begin(), parts.end(), 0.0);
-    std::vector<std::string> row{std::to_string(r), join(stages, " "), ms(report.rank_seconds[r]),
-                                 ms(report.rank_seconds[r] - other)};
-    for (std::size_t p = 0; p < shown.size(); ++p)
-      if (shown[p]) row.push_back(ms(parts[p]));
-    row.push_back(human_bytes(report.peak_bytes[r]));
-    table.row(row);
+    row(std::to_string(r), join(stages, " "), report.rank_seconds[r], report.rank_parts[r],
+        human_bytes(report.peak_bytes[r]));
+    if (one > 0) row("", "expected", report.expected[r % one].seconds, report.expected[r % one].parts, "");
   }
   return table.str();
 }

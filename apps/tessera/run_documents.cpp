@@ -60,8 +60,8 @@ report::RunDocuments read_run(const std::string& path) {
   report::RunDocuments run{.name = without_slash(path)};
   if (is_file(path)) {
     run.run = document(path);
-    require(run.run.is_object() && run.run.contains("plan"), path, " is no document of `tessera train --json` or ",
-            "`tessera bench --json`");
+    require(run.run.is_object() && (run.run.contains("plan") || run.run.contains("scaling")), path,
+            " is no document of `tessera train --json`, `tessera bench --json` or `tessera plan --scaling --json`");
     if (run.run.contains("evaluation")) run.evaluation = run.run["evaluation"];
     return run;
   }

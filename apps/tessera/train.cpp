@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "commands.h"
 #include "data_sets.h"
@@ -26,6 +27,9 @@ void describe(const Options& options, const Job& job, const Start& start) {
              job.plan.ranks(), job.plan.ranks() == 1 ? "rank" : "ranks", threads, threads == "1" ? "thread" : "threads",
              job.plan.global_batch());
   if (options.verbose) fmt::print("{}", plan_table(job.plan, job.graph, element_bytes(options)));
+  std::set<int> nodes;
+  for (const Cores& cores : job.cores) nodes.insert(cores.nodes.begin(), cores.nodes.end());
+  if (!nodes.empty()) fmt::print("ranks keep to {}\n", counted(static_cast<std::int64_t>(nodes.size()), "NUMA node"));
   if (!job.transport_words.empty()) fmt::print("GPUs: {}\n", job.transport_words);
   fmt::print("{}", start.message);
   if (options.evaluation.each_epoch && !job.validation)
@@ -123,6 +127,9 @@ void run_train(Options& options, const ModelRegistry& models, const Launch& laun
                report.steps.back().loss, human_speed(speed.median), number(speed.low), number(speed.high),
                human_bytes(*std::max_element(report.peak_bytes.begin(), report.peak_bytes.end())),
                report.peak_bytes.size() > 1 ? " per rank" : "");
+    if (job.expected_speed)
+      fmt::print("--auto expected {}, {:.2f} of what was measured\n", human_speed(*job.expected_speed),
+                 *job.expected_speed / speed.median);
     if (!report.evaluations.empty())
       fmt::print("{}", evaluation_table(report.evaluations.back().result, job.class_names));
     if (options.verbose) fmt::print("{}", breakdown_table(report, job.plan));

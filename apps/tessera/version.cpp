@@ -13,6 +13,7 @@
 #include "tessera/io/report.h"
 #include "tessera/ops/cuda/gpu.h"
 #include "tessera/ops/way_choices.h"
+#include "tessera/runtime/cores.h"
 #include "tessera/runtime/device.h"
 
 namespace tessera {
@@ -61,11 +62,12 @@ std::string version_text() {
       "libvips    {}\n"
       "CUDA       {}\n"
       "NCCL       {}\n"
+      "hwloc      {}\n"
       "sanitizers {}\n",
       build.version, build.commit, build.compiler, cpu_words(), choice_words(), TORCH_VERSION, mpi_library_version(),
       has_vips() ? vips_version() : "no: of image files, .npy alone can be read",
       !gpu::built() ? std::string("no: --device cuda is refused") : fmt::format("yes, {} GPUs visible", gpu_count()),
-      nccl_built() ? nccl_version() : "no: --transport nccl is refused",
+      nccl_built() ? nccl_version() : "no: --transport nccl is refused", hwloc_version(),
       build.sanitizers.empty() ? "none" : build.sanitizers);
 }
 

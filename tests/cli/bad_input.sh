@@ -13,7 +13,7 @@ train=("$tessera" train --steps 2 --batch-size 4 --model resnet_v1 --depth 8 --i
 expect 2 "--frobnicate" -- "${train[@]}" --frobnicate
 expect 2 "no flag --bach-size" "did you mean --batch-size?" -- "$tessera" train --bach-size 4
 expect 2 "no command trian" "did you mean train?" -- "$tessera" trian --model resnet18
-expect 2 "no flag --rank; see" -- "$tessera" train --rank 3
+expect 2 "no flag --rank; did you mean --ranks?" -- "$tessera" train --rank 3
 expect 2 "--lr is given 2 times" -- "$tessera" train --lr 0.1 --lr 0.2
 expect 2 "no command foo" "tessera bench --help" -- "$tessera" bench foo
 expect 2 "which weights" "tessera eval" -- "$tessera" predict --model resnet18

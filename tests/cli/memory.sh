@@ -41,7 +41,7 @@ expect 2 "--scratch is for --store file" -- "${train[@]}" --store device --scrat
 expect 2 "--memory" -- "${train[@]}" --memory plenty
 # The same numbers, in company and in evaluation too.
 expect 0 "equal" -- "$tessera" verify "${net[@]}" --memory 40MiB --scratch "$work" --steps 2
-expect 0 "equal" -- "$tessera" verify "${net[@]}" --grid 1x2 --memory 34MiB --scratch "$work" --steps 2
+expect 0 "equal" -- "$tessera" verify "${net[@]}" --grid 1x2 --memory 38MiB --scratch "$work" --steps 2
 expect 0 "memory" -- "$tessera" plan "${net[@]}" --memory 40MiB --scratch "$work"
 
 [ $failures = 0 ] && echo "all as wanted"

@@ -22,6 +22,7 @@ ops: base geometry graph program
 archive: base geometry graph import
 data: base geometry
 runtime: base geometry graph models program plan schedule comm ops data
+trials: base geometry graph models program plan schedule planner comm ops runtime
 oracle: base geometry graph program comm archive data runtime ops plan
 io: base geometry graph program plan schedule runtime
 report: base

@@ -25,6 +25,11 @@ TEST(Draw, APlanDependsOnSeedAndNumberAlone) {
 // What the flags allow and the generator never draws is a gap. These are known not to be drawn.
 TEST(Draw, EveryFlagOfVerifyIsDrawnSometimes) {
   const std::set<std::string> known{
+      "--auto",
+      "--ranks",
+      "--batch-at-most",
+      "--machine",
+      "--plan",  // they find or name a plan of the flags that are drawn: tests/cli/auto.sh
       "--help",
       "--config",
       "--json",
@@ -44,12 +49,13 @@ TEST(Draw, EveryFlagOfVerifyIsDrawnSometimes) {
       "--tf32",
       "--cudnn-search",
       "--conv-choice",
+      "--bind",
       "--dtype",  // GPUs, and what has too few digits
       "--num-epochs",
       "--memory-limit",  // nothing that is computed
       "--memory",
       "--host-memory",  // what they choose is drawn; the choice: tests/cli/memory.sh
-      "--crop-max",      // less than all of it is --crop-min
+      "--crop-max",     // less than all of it is --crop-min
       "--auxiliary-weight",
       "--model-output",
       "--init",  // networks of files: tests/python/import_networks.py

@@ -171,6 +171,15 @@ OrderedJson cells_json(const Plan& plan, const Graph& graph) {
   return out;
 }
 
+OrderedJson expected_json(const std::vector<RunReport::Expected>& ranks) {
+  OrderedJson out = OrderedJson::array();
+  for (const auto& e : ranks) {
+    OrderedJson& rank = out.emplace_back(OrderedJson{{"seconds", e.seconds}, {"computing", e.computing}});
+    rank["parts"] = parts_json({e.parts})[0];
+  }
+  return out;
+}
+
 OrderedJson run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
   const Spread speed = images_per_second(r.steps, plan.global_batch());
   return {{"tessera", build_json()},
@@ -192,6 +201,7 @@ OrderedJson run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
           {"predicted_bytes", r.predicted_bytes},
           {"rank_seconds", r.rank_seconds},
           {"rank_parts", parts_json(r.rank_parts)},
+          {"expected", expected_json(r.expected)},
           {"peak_resident_bytes", peak_resident_bytes()}};
 }
 
@@ -279,7 +289,7 @@ void write_evaluation(const std::string& path, const Evaluation& result, const P
 }
 
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph, const std::vector<Footprint>& memory,
-                std::int64_t element_bytes) {
+                std::int64_t element_bytes, const PlanFlags& flags) {
   OrderedJson stages = OrderedJson::array(), ranks = OrderedJson::array();
   const Layout layout = make_layout(graph, plan);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
@@ -302,6 +312,7 @@ void write_plan(const std::string& path, const Plan& plan, const Graph& graph, c
   const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));
   write_json(path, {{"tessera", build_json()},
                     {"plan", plan_json(plan, graph)},
+                    {"flags", flags},
                     {"of_a_micro", stages},
                     {"bubble", simulation.idle()},
                     {"micros_alive", simulation.live_micros()},

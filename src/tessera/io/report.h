@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/plan/plan.h"
+#include "tessera/plan/plan_flags.h"
 #include "tessera/runtime/evaluator.h"
 #include "tessera/runtime/trainer.h"
 #include "tessera/schedule/footprint.h"
@@ -46,6 +47,14 @@ struct RunReport {
   std::string images;                    ///< the training set, in words
   std::vector<std::string> class_names;  ///< empty: classes have numbers
   std::vector<double> predicted_bytes;   ///< by rank of a replica: the planner's estimate of peak_bytes
+  /// What --auto expects of a step on a rank of a replica; empty without it.
+  struct Expected {
+    double seconds = 0;  ///< of the step
+    double computing = 0;
+    PartSeconds parts = {};
+    std::vector<TraceEvent> actions = {};  ///< from the beginning of the step
+  };
+  std::vector<Expected> expected;
 };
 
 struct VerifyReport {
@@ -77,9 +86,10 @@ void write_run(const std::string& path, const RunReport& report, const Plan& pla
 /// evaluation.json of a log.
 void write_evaluation_at(const std::string& path, const RunReport::EvaluationAt& evaluation,
                          const std::vector<std::string>& class_names);
-/// With what it costs: work and messages of each stage, the pipeline's bubble, the memory of each rank of a replica.
+/// With what it costs: work and messages of each stage, the pipeline's bubble, the memory of each rank of a replica;
+/// and with the flags that make it, for --plan.
 void write_plan(const std::string& path, const Plan& plan, const Graph& graph, const std::vector<Footprint>& memory,
-                std::int64_t element_bytes);
+                std::int64_t element_bytes, const PlanFlags& flags);
 void write_evaluation(const std::string& path, const Evaluation& result, const Plan& plan, const Graph& graph);
 void write_verification(const std::string& path, const VerifyReport& report, const Plan& plan, const Graph& graph);
 

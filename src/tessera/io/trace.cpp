@@ -138,12 +138,19 @@ void write_trace(const std::string& path, const RunReport& report, const Plan& p
                         {"args", OrderedJson::object()}});
     }
   // Beside the last step: the first one also pays for memory and the choice of kernels.
-  const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));
-  const double scale = simulation.makespan > 0 ? (last_end - last_begin) / simulation.makespan : 0;
-  for (std::size_t r = 0; r < simulation.ranks.size(); ++r)
-    for (const auto& span : simulation.ranks[r].spans)
-      events.push_back(event(span.action, last_step, predicted, static_cast<int>(r), last_begin + scale * span.begin,
-                             last_begin + scale * span.end));
+  for (std::size_t r = 0; r < report.expected.size(); ++r)
+    for (const TraceEvent& e : report.expected[r].actions)
+      events.push_back(
+          event(e.action, last_step, predicted, static_cast<int>(r), last_begin + e.begin, last_begin + e.end));
+  if (report.expected.empty()) {
+    // Without times that are known, the whole is made as long as it was.
+    const Simulation simulation = simulate(plan, make_schedule(plan), stage_costs(plan, graph));
+    const double scale = simulation.makespan > 0 ? (last_end - last_begin) / simulation.makespan : 0;
+    for (std::size_t r = 0; r < simulation.ranks.size(); ++r)
+      for (const auto& span : simulation.ranks[r].spans)
+        events.push_back(event(span.action, last_step, predicted, static_cast<int>(r), last_begin + scale * span.begin,
+                               last_begin + scale * span.end));
+  }
   write_json(path, {{"traceEvents", events}, {"displayTimeUnit", "ms"}});
 }
 

@@ -128,6 +128,8 @@ class Kernel {
   struct Trial {
     Box out;
     bool gradients = true, of_input = true;
+    /// The most bytes that some work has at a time, beside what was there before.
+    std::function<double(const std::function<void()>& work)> peak_bytes;
   };
   virtual void try_ways(const Trial& trial) {}
 

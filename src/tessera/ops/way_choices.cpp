@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -63,19 +65,25 @@ constexpr std::array<std::string_view, 7> names{"winograd", "direct",  "depthwis
                                                 "rows",     "product", "blocked"};
 bool is_way(std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
-// Of lines "shape <tab> way"; what is none is passed over.
-std::map<std::string, std::string> parsed(std::istream& in) {
-  std::map<std::string, std::string> ways;
+// Of lines "shape <tab> way <tab> bytes"; what is none is passed over.
+std::map<std::string, ChosenWay> parsed(std::istream& in) {
+  std::map<std::string, ChosenWay> ways;
   for (std::string line; std::getline(in, line);) {
-    const std::size_t tab = line.rfind('\t');
-    if (tab != std::string::npos && is_way(std::string_view(line).substr(tab + 1)))
-      ways.emplace(line.substr(0, tab), line.substr(tab + 1));
+    const std::size_t first = line.find('\t'), second = line.rfind('\t');
+    if (first == std::string::npos || first == second) continue;
+    const std::string name = line.substr(first + 1, second - first - 1);
+    double bytes = 0;
+    const auto [end, error] = std::from_chars(&line[second] + 1, line.data() + line.size(), bytes);
+    const bool number = error == std::errc() && end == line.data() + line.size();
+    if (is_way(name) && number && std::isfinite(bytes) && bytes >= 0)
+      ways.emplace(line.substr(0, first), ChosenWay{name, bytes});
   }
   return ways;
 }
 
-void print(const std::map<std::string, std::string>& ways, std::ostream& out) {
-  for (const auto& [shape, way] : ways) out << shape << '\t' << way << '\n';
+void print(const std::map<std::string, ChosenWay>& ways, std::ostream& out) {
+  for (const auto& [shape, way] : ways)
+    out << shape << '\t' << way.name << '\t' << std::llround(way.scratch_bytes.value_or(0)) << '\n';
 }
 
 }  // namespace
@@ -100,14 +108,14 @@ void WayChoices::choose_by(const std::string& how) {
   ways_ = parsed(in);
 }
 
-std::string WayChoices::find(const std::string& shape) const {
-  if (!measured()) return fixed() ? std::string() : how_;
+std::optional<ChosenWay> WayChoices::find(const std::string& shape) const {
+  if (!measured()) return fixed() ? std::nullopt : std::optional(ChosenWay{how_});
   const std::lock_guard lock(mutex_);
   const auto found = ways_.find(machine() + shape);
-  return found == ways_.end() ? std::string() : found->second;
+  return found == ways_.end() ? std::nullopt : std::optional(found->second);
 }
 
-void WayChoices::remember(const std::string& shape, const std::string& way) {
+void WayChoices::remember(const std::string& shape, const ChosenWay& way) {
   const std::lock_guard lock(mutex_);
   ways_[machine() + shape] = way;
 }

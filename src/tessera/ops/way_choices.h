@@ -2,17 +2,25 @@
 //
 // Measured means that every way is run once for a shape before training begins, and the fastest is remembered: in the
 // process, and in a file, $XDG_CACHE_HOME/tessera/ways (or ~/.cache/tessera/ways), one line per shape, number of
-// threads and kind of machine. A shape that nobody has measured goes by the fixed rules. Another way rounds
-// differently, so only fixed rules give the same bits on a machine that has not met the shapes before.
+// threads and kind of machine, together with the memory that it takes at work. A shape that nobody has measured goes by
+// the fixed rules. Another way rounds differently, so only fixed rules give the same bits on a machine that has not met
+// the shapes before.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera {
+
+/// One of the ways. `scratch_bytes`: that it takes at work beside its arguments and result, if that was measured.
+struct ChosenWay {
+  std::string name;
+  std::optional<double> scratch_bytes = {};
+};
 
 /// Thread-safe, except for choose_by() and learn(): they come before anybody computes.
 class WayChoices {
@@ -31,9 +39,9 @@ class WayChoices {
   const std::string& how() const { return how_; }
   const std::string& path() const { return path_; }
 
-  /// The way for such a shape: remembered, or asked for. Empty: the fixed rules know.
-  std::string find(const std::string& shape) const;
-  void remember(const std::string& shape, const std::string& way);
+  /// The way for such a shape: remembered, or asked for. Unset: the fixed rules know.
+  std::optional<ChosenWay> find(const std::string& shape) const;
+  void remember(const std::string& shape, const ChosenWay& way);
   /// Writes the file. What other processes have found out since is kept.
   void save() const;
 
@@ -45,7 +53,7 @@ class WayChoices {
   std::string how_;
   const std::string path_;
   mutable std::mutex mutex_;
-  std::map<std::string, std::string> ways_;  // by machine and shape
+  std::map<std::string, ChosenWay> ways_;  // by machine and shape
 };
 
 /// The index of the fastest, tried in turn. The first is taken unless another is clearly faster. One thread is timed by

@@ -97,6 +97,19 @@ Cut best_cut(const StageCosts& cost, const Combine& combine) {
   return cut;
 }
 
+std::vector<int> best_balance(const std::vector<CellCost>& costs, std::span<const std::int64_t> ranks_per_stage) {
+  const StageCosts cost(costs, ranks_per_stage);
+  const double worst = best_cut(cost, [](double so_far, double stage) { return std::max(so_far, stage); }).value;
+  // Many cuts share the worst stage. Of these take the one whose other stages are the most alike, which keeps a stage
+  // from ending up with next to nothing.
+  const double allowed = worst * (1 + 1e-9);
+  return best_cut(cost,
+                  [&](double so_far, double stage) {
+                    return stage <= allowed ? so_far + stage * stage : std::numeric_limits<double>::infinity();
+                  })
+      .cells;
+}
+
 }  // namespace
 
 Work& Work::operator+=(const Work& o) {
@@ -121,17 +134,14 @@ std::vector<int> balance_cells(const Graph& graph, int stages, BalanceBy by,
          ranks_per_stage.size(), " numbers of ranks");
   require(stages <= cells, "--split-size ", stages, " asks for more stages than the network's ", cells,
           cells == 1 ? " cell" : " cells", "; use --split-size ", cells, " or less");
-  const auto costs = cell_costs(graph, by);
-  const StageCosts cost(costs, ranks_per_stage);
-  const double worst = best_cut(cost, [](double so_far, double stage) { return std::max(so_far, stage); }).value;
-  // Many cuts share the worst stage. Of these take the one whose other stages are the most alike, which keeps a stage
-  // from ending up with next to nothing.
-  const double allowed = worst * (1 + 1e-9);
-  return best_cut(cost,
-                  [&](double so_far, double stage) {
-                    return stage <= allowed ? so_far + stage * stage : std::numeric_limits<double>::infinity();
-                  })
-      .cells;
+  return best_balance(cell_costs(graph, by), ranks_per_stage);
+}
+
+std::vector<int> balance_seconds(std::span<const double> cells, std::span<const std::int64_t> ranks_per_stage) {
+  ensure(ranks_per_stage.size() <= cells.size(), ranks_per_stage.size(), " stages of ", cells.size(), " cells");
+  std::vector<CellCost> costs;
+  for (const double seconds : cells) costs.push_back({.shared = seconds});
+  return best_balance(costs, ranks_per_stage);
 }
 
 std::vector<int> parse_balance(const std::string& text, int stages, int cells) {

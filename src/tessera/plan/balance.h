@@ -30,6 +30,9 @@ Work node_work(const Graph& graph, const Node& node, std::int64_t samples);
 std::vector<int> balance_cells(const Graph& graph, int stages, BalanceBy by,
                                std::span<const std::int64_t> ranks_per_stage);
 
+/// The same for cells whose times are known: seconds of each on one rank.
+std::vector<int> balance_seconds(std::span<const double> cells, std::span<const std::int64_t> ranks_per_stage);
+
 /// --balance 5,7,6: the cells of each stage. Throws UsageError unless there is one number a stage, each at least 1, and
 /// together they are all cells.
 std::vector<int> parse_balance(const std::string& text, int stages, int cells);

@@ -10,8 +10,8 @@ namespace {
 // The tiles of every value up to `end` under a grid: the image is cut evenly, and the region rules carry the cuts
 // through the network. So values of one resolution have the same tiles, whichever stage makes them.
 // tiles[value][tile], batch [0, 1).
-std::vector<std::vector<Box>> tiles_of(const Graph& graph, const Grid& grid, int end) {
-  std::vector<std::vector<Box>> tiles{grid_partition(graph.nodes()[0].shape.box({0, 1}), grid).boxes};
+std::vector<std::vector<Box>> tiles_of(const Graph& graph, std::vector<Box> of_image, int end) {
+  std::vector<std::vector<Box>> tiles{std::move(of_image)};
   for (int n = 1; n < end; ++n) {
     const Node& node = graph.nodes()[static_cast<std::size_t>(n)];
     const auto shapes = graph.input_shapes(node);
@@ -23,10 +23,39 @@ std::vector<std::vector<Box>> tiles_of(const Graph& graph, const Grid& grid, int
   return tiles;
 }
 
+std::vector<Box> image_tiles(const Graph& graph, const Grid& grid) {
+  return grid_partition(graph.nodes()[0].shape.box({0, 1}), grid).boxes;
+}
+
+// Those of the rows and columns that are asked for.
+std::vector<Box> image_tiles(const Graph& graph, const Grid& grid, const std::vector<std::int64_t>& rows,
+                             const std::vector<std::int64_t>& columns) {
+  const Box whole = graph.nodes()[0].shape.box({0, 1});
+  const auto heights = split_evenly(whole.height(), grid.rows), widths = split_evenly(whole.width(), grid.columns);
+  std::vector<Box> tiles;
+  for (const std::int64_t row : rows)
+    for (const std::int64_t column : columns) {
+      Box box = whole;
+      box[Axis::height] = heights[static_cast<std::size_t>(row)];
+      box[Axis::width] = widths[static_cast<std::size_t>(column)];
+      tiles.push_back(box);
+    }
+  return tiles;
+}
+
+// Both borders with what is next to them, and three in the middle: every kind there is, with its neighbours.
+std::vector<std::int64_t> sample_of(std::int64_t count) {
+  std::vector<std::int64_t> out;
+  constexpr std::int64_t enough = 7;
+  for (std::int64_t i = 0; i < count; ++i)
+    if (count <= enough || i < 2 || i + 2 >= count || std::abs(i - count / 2) <= 1) out.push_back(i);
+  return out;
+}
+
 // Tiles times shares of a micro's samples.
-std::vector<Box> member_boxes(const std::vector<Box>& tiles, std::int64_t samples, std::int64_t ways) {
+std::vector<Box> member_boxes(const std::vector<Box>& tiles, const std::vector<Interval>& shares) {
   std::vector<Box> boxes;
-  for (const Interval& share : split_evenly({0, samples}, ways))
+  for (const Interval& share : shares)
     for (Box box : tiles) {
       box[Axis::batch] = share;
       boxes.push_back(box);
@@ -37,12 +66,17 @@ std::vector<Box> member_boxes(const std::vector<Box>& tiles, std::int64_t sample
 class StageBuilder {
  public:
   StageBuilder(const Graph& graph, const Plan& plan, int stage)
+      : StageBuilder(graph, plan, stage, image_tiles(graph, plan.stages[static_cast<std::size_t>(stage)].grid),
+                     split_evenly({0, plan.micro_size()}, plan.stages[static_cast<std::size_t>(stage)].batch_ways)) {}
+
+  // `tiles` of the image and `shares` of a micro that the members have.
+  StageBuilder(const Graph& graph, const Plan& plan, int stage, std::vector<Box> tiles, std::vector<Interval> shares)
       : graph_(graph),
         stage_(plan.stages[static_cast<std::size_t>(stage)]),
         consumers_(graph.consumers()),
         fused_layers_(plan.fused_layers),
-        micro_(plan.micro_size()),
-        tiles_(tiles_of(graph, stage_.grid, stage_.end_node)),
+        shares_(std::move(shares)),
+        tiles_(tiles_of(graph, std::move(tiles), stage_.end_node)),
         values_(graph.nodes().size()) {}
 
   std::vector<ValueLayout> run() {
@@ -77,7 +111,7 @@ class StageBuilder {
   void place(int v, bool made_here) {
     ValueLayout& layout = values_[static_cast<std::size_t>(v)];
     const Shape& shape = graph_.nodes()[static_cast<std::size_t>(v)].shape;
-    layout.owned = member_boxes(tiles_[static_cast<std::size_t>(v)], micro_, stage_.batch_ways);
+    layout.owned = member_boxes(tiles_[static_cast<std::size_t>(v)], shares_);
     const std::size_t members = layout.owned.size();
     std::vector<Box> needed(members), padded(members);
     for (int n : consumers_[static_cast<std::size_t>(v)])
@@ -121,7 +155,8 @@ class StageBuilder {
   const Graph& graph_;
   const Stage& stage_;
   const std::vector<std::vector<int>> consumers_;
-  const std::int64_t fused_layers_, micro_;
+  const std::int64_t fused_layers_;
+  const std::vector<Interval> shares_;
   const std::vector<std::vector<Box>> tiles_;
   std::vector<ValueLayout> values_;
 };
@@ -156,10 +191,10 @@ Program stage_program(const Graph& graph, const Plan& plan, const Layout& layout
                  [&](int a, int b) { return layout.at(stage, a).made == layout.at(stage, b).made; });
 }
 
-Layout make_layout(const Graph& graph, const Plan& plan) {
-  Layout layout;
+namespace {
+
+Layout with_transfers(const Graph& graph, const Plan& plan, Layout layout) {
   const int stages = static_cast<int>(plan.stages.size());
-  for (int s = 0; s < stages; ++s) layout.stages.push_back(StageBuilder(graph, plan, s).run());
   for (int v = 1; v < static_cast<int>(graph.nodes().size()); ++v) {  // every stage reads the images for itself
     const int from = stage_of(plan, v);
     for (int to = from; to < stages; ++to) {
@@ -170,9 +205,44 @@ Layout make_layout(const Graph& graph, const Plan& plan) {
   return layout;
 }
 
+}  // namespace
+
+Layout make_layout(const Graph& graph, const Plan& plan) {
+  Layout layout;
+  for (int s = 0; s < static_cast<int>(plan.stages.size()); ++s)
+    layout.stages.push_back(StageBuilder(graph, plan, s).run());
+  return with_transfers(graph, plan, std::move(layout));
+}
+
+Sample make_sample(const Graph& graph, const Plan& plan) {
+  if (plan.turns()) return {plan, make_layout(graph, plan)};
+  Sample sample{plan, {}};
+  int rank = 0;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    Stage& stage = sample.plan.stages[s];
+    const auto rows = sample_of(stage.grid.rows), columns = sample_of(stage.grid.columns);
+    auto shares = split_evenly({0, plan.micro_size()}, stage.batch_ways);
+    shares.resize(std::min<std::size_t>(shares.size(), 2));  // the first are the largest
+    sample.layout.stages.push_back(
+        StageBuilder(graph, plan, static_cast<int>(s), image_tiles(graph, stage.grid, rows, columns), shares).run());
+    stage.grid = {static_cast<std::int64_t>(rows.size()), static_cast<std::int64_t>(columns.size())};
+    stage.batch_ways = static_cast<std::int64_t>(shares.size());
+    stage.ranks.clear();
+    for (int m = 0; m < stage.members(); ++m) stage.ranks.push_back(rank++);
+  }
+  sample.layout = with_transfers(graph, sample.plan, std::move(sample.layout));
+  return sample;
+}
+
 std::optional<int> find_empty_tile(const Graph& graph, const Grid& grid, int first, int end) {
   if (grid.tiles() == 1) return std::nullopt;
-  const auto tiles = tiles_of(graph, grid, end);
+  if (grid.rows > 1 && grid.columns > 1) {
+    // Rows and columns are cut independently of each other, so rows + columns tiles tell, not rows * columns.
+    const auto in_rows = find_empty_tile(graph, {grid.rows, 1}, first, end);
+    const auto in_columns = find_empty_tile(graph, {1, grid.columns}, first, end);
+    return in_rows && in_columns ? std::min(in_rows, in_columns) : in_rows ? in_rows : in_columns;
+  }
+  const auto tiles = tiles_of(graph, image_tiles(graph, grid), end);
   std::vector<bool> out_of_plane(tiles.size());
   for (int n = 0; n < end; ++n) {
     const Node& node = graph.nodes()[static_cast<std::size_t>(n)];

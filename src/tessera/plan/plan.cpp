@@ -313,11 +313,16 @@ std::vector<int> Plan::ranks_of(Direction direction, int stage) const {
 
 std::vector<Plan::Place> Plan::places_of(int rank) const {
   std::vector<Place> places;
-  for (int d = 0; d < directions(); ++d)
-    for (int s = 0; s < static_cast<int>(stages.size()); ++s)
-      for (int m = 0; m < stages[static_cast<std::size_t>(s)].members(); ++m)
-        if (const auto direction = static_cast<Direction>(d); rank_of(direction, s, m) == rank)
-          places.push_back({direction, s, m});
+  for (int d = 0; d < directions(); ++d) {
+    const auto direction = static_cast<Direction>(d);
+    const int down = direction == Direction::down ? rank : ranks_per_replica() - 1 - rank;
+    for (int s = 0; s < static_cast<int>(stages.size()); ++s) {
+      const Stage& stage = stages[static_cast<std::size_t>(s)];
+      if (down < stage.ranks.front() || down > stage.ranks.back()) continue;
+      for (int m = 0; m < stage.members(); ++m)
+        if (rank_of(direction, s, m) == rank) places.push_back({direction, s, m});
+    }
+  }
   return places;
 }
 
@@ -330,11 +335,16 @@ std::vector<Plan::Place> Plan::first_places_of(int rank) const {
 
 int Plan::ranks_at_work_beside(int rank) const {
   const int one = ranks_per_replica(), node = ranks_per_node > 0 ? static_cast<int>(ranks_per_node) : ranks();
-  const bool turns = micros() == 1;
-  int count = 0;
-  for (int r = rank / node * node; r < std::min(ranks(), (rank / node + 1) * node); ++r)
-    count += !turns || places_of(r % one)[0].stage == places_of(rank % one)[0].stage ? 1 : 0;
-  return count;
+  const int begin = rank / node * node, end = std::min(ranks(), begin + node);
+  if (micros() > 1) return end - begin;
+  const auto mine =
+      std::find_if(stages.begin(), stages.end(), [&](const Stage& s) { return rank % one <= s.ranks.back(); });
+  // Ranks before the n-th that are in the stage, of all replicas.
+  const auto in_stage = [&](int n) {
+    const int first = mine->ranks.front(), members = static_cast<int>(mine->ranks.size());
+    return n / one * members + std::clamp(n % one - first, 0, members);
+  };
+  return in_stage(end) - in_stage(begin);
 }
 
 Interval Plan::samples_of(const Place& place) const {

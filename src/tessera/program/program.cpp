@@ -108,6 +108,20 @@ Box input_box(const Graph& graph, const Step& step, const Box& out, std::size_t 
   return shape.positions() == 1 ? shape.box(out.batch()) : out;
 }
 
+std::vector<bool> put_off_for_others(const std::vector<Step>& steps, std::size_t most,
+                                     const std::function<bool(std::size_t)>& weighs,
+                                     const std::function<bool(int)>& came) {
+  std::vector<bool> put_off(steps.size(), false);
+  std::vector<std::size_t> weighed;  // on the way back
+  for (std::size_t s = steps.size(); s-- > 0;) {
+    if (weighs(s)) weighed.push_back(s);
+    if (std::any_of(steps[s].completes.begin(), steps[s].completes.end(), came))
+      for (std::size_t i = weighed.size() - std::min(most, weighed.size()); i < weighed.size(); ++i)
+        put_off[weighed[i]] = true;
+  }
+  return put_off;
+}
+
 double kept_elements(const Graph& graph, const Program& program) {
   double elements = 0;
   for (std::size_t v = 0; v < program.keep.size(); ++v)

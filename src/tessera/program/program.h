@@ -101,6 +101,17 @@ struct Program {
 /// Which part of a step's i-th input an output box needs.
 Box input_box(const Graph& graph, const Step& step, const Box& out, std::size_t i);
 
+/// Weight gradients that backward puts off at a time, so that it has something to do while it waits. More would hold
+/// much memory; these outlast the messages of a block of layers.
+constexpr std::size_t most_put_off = 3;
+
+/// By step: whether its weight gradient is put off for the sake of the stage before, which has nothing to do until the
+/// gradient of its value arrives: the last ones that backward would compute before that gradient leaves, at most
+/// `most` of them. `weighs(s)`: step s has a weight gradient. `came(v)`: value v is another stage's.
+std::vector<bool> put_off_for_others(const std::vector<Step>& steps, std::size_t most,
+                                     const std::function<bool(std::size_t)>& weighs,
+                                     const std::function<bool(int)>& came);
+
 /// Elements that one sample keeps from forward to backward.
 double kept_elements(const Graph& graph, const Program& program);
 

@@ -30,7 +30,7 @@ std::string of_one_run(const RunDocuments& run, bool named) {
 }  // namespace
 
 std::string page(const std::vector<RunDocuments>& runs, const PageOptions& options) {
-  std::string body = part(summary, runs) + part(benchmarks, runs);
+  std::string body = part(summary, runs) + part(benchmarks, runs) + part(scaling, runs);
   if (runs.size() > 1) {
     std::vector<std::string> names;
     for (const auto& run : runs) names.push_back(run.name);

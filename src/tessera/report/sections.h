@@ -34,5 +34,7 @@ std::string classes(const RunDocuments& run);
 std::string samples(const RunDocuments& run);
 /// Images per second by image size and by way of parallelism, where the runs are benchmarks.
 std::string benchmarks(const Runs& runs);
+/// Images per second, efficiency and memory of the best plans on more and more ranks: tessera plan --scaling.
+std::string scaling(const Runs& runs);
 
 }  // namespace tessera::report

@@ -53,6 +53,7 @@ std::string summary(const Runs& runs) {
                                    [](const RunDocuments& run) { return last_of(run, "val/mean_iou").has_value(); });
   for (std::size_t r = 0; r < runs.size(); ++r) {
     const RunDocuments& run = runs[r];
+    if (run.run.is_object() && run.run.contains("scaling")) continue;  // no run
     const Json plan = run.run.is_object() ? run.run.value("plan", Json()) : Json();
     const Curve loss = curve_of(run, "train/loss");
     const double speed = median_speed(run), peak = peak_of(run);
@@ -65,6 +66,7 @@ std::string summary(const Runs& runs) {
     rows += cell(speed > 0 ? short_number(speed) : "") + cell(peak > 0 ? short_bytes(peak) : "");
     rows += cell(text_at(run.run, {"state"})) + "</tr>";
   }
+  if (rows.empty()) return "";
   std::string commands;
   for (const RunDocuments& run : runs) {
     std::string line;

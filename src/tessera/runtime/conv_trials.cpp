@@ -4,7 +4,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/full.h>
 
+#include <functional>
 #include <map>
+#include <memory>
 
 #include "tessera/ops/kernel.h"
 #include "tessera/ops/way_choices.h"
@@ -35,7 +37,15 @@ void try_step(const ConvTrials& trials, const Work& work) {
   const auto kernel = kernels().make({trials.graph, *work.step, parameters, trials.activations});
   // Images want no gradient.
   const bool of_input = work.step->inputs[0] != 0;
-  for (const Box& out : work.outs) kernel->try_ways({out, trials.training, of_input});
+  const auto account = std::make_shared<MemoryAccount>();
+  const MemoryScope scope(account);
+  const auto peak_bytes = [&](const std::function<void()>& run) {
+    const std::int64_t before = account->live_bytes();
+    account->reset_peak();
+    run();
+    return static_cast<double>(account->peak_bytes() - before);
+  };
+  for (const Box& out : work.outs) kernel->try_ways({out, trials.training, of_input, peak_bytes});
 }
 
 }  // namespace

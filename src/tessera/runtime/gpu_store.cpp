@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/extents.h"
 #include "tessera/runtime/store.h"
 
 namespace tessera {
@@ -69,7 +71,8 @@ class Pinned {
   }
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
-  void* data() const { return data_; }
+  char* data() const { return static_cast<char*>(data_); }
+  std::size_t bytes() const { return bytes_; }
 
  private:
   static constexpr std::size_t huge = std::size_t{2} << 20;
@@ -77,11 +80,7 @@ class Pinned {
   void* data_ = nullptr;
 };
 
-struct Buffer {
-  std::unique_ptr<Pinned> memory;
-  std::unique_ptr<Event> written, read;  // the last copies into it and out of it; null: none
-};
-
+// What was pinned stays so, and serves tensors of any length: a tile's values have many, and differ from tile to tile.
 class PinnedStore final : public Store {
  public:
   explicit PinnedStore(double leaving) : most_leaving_(static_cast<std::int64_t>(leaving)) {}
@@ -99,27 +98,38 @@ class PinnedStore final : public Store {
 
   struct Leaving {
     at::Tensor tensor;
-    const Event* written;
+    std::shared_ptr<const Event> written;
   };
 
-  Buffer take(std::int64_t bytes) {
+  std::vector<Extent> take(std::int64_t bytes) {
+    if (const std::size_t more = extents_.missing(static_cast<std::size_t>(bytes))) {
+      slabs_.push_back(std::make_unique<Pinned>(std::max(more, smallest_slab)));
+      extents_.add(slabs_.back()->bytes());
+    }
     live_ += bytes;
     peak_ = std::max(peak_, live_);
-    auto& free = free_[bytes];
-    if (free.empty()) return {std::make_unique<Pinned>(static_cast<std::size_t>(bytes)), nullptr, nullptr};
-    Buffer buffer = std::move(free.back());
-    free.pop_back();
-    return buffer;
+    return extents_.take(static_cast<std::size_t>(bytes));
   }
-  void give_back(std::int64_t bytes, Buffer buffer) {
+  void give_back(std::int64_t bytes, const std::vector<Extent>& pieces, std::uint64_t last_read) {
     live_ -= bytes;
-    std::erase_if(leaving_, [&](const Leaving& l) {
-      if (l.written != buffer.written.get()) return false;
-      l.written->wait();
-      return true;
-    });
-    free_[bytes].push_back(std::move(buffer));
+    extents_.give_back(pieces, last_read);
   }
+  char* data(const Extent& piece) const { return slabs_[piece.slab]->data() + piece.at; }
+
+  // One more copy back has begun; they end in the order in which they began.
+  std::uint64_t begun(std::shared_ptr<const Event> read) {
+    while (!reads_.empty() && reads_.begin()->second->over()) reads_.erase(reads_.begin());
+    reads_.emplace(++last_read_, std::move(read));
+    return last_read_;
+  }
+  // Whoever had these pieces before may be reading them yet.
+  void hold_for_readers(const std::vector<Extent>& pieces, cudaStream_t stream) const {
+    std::uint64_t last = 0;
+    for (const Extent& piece : pieces) last = std::max(last, piece.used);
+    const auto read = reads_.find(last);
+    if (read != reads_.end()) read->second->hold(stream);
+  }
+
   // What has left holds no memory any more; copies end in the order in which they began.
   void let_go() {
     while (!leaving_.empty() && leaving_.front().written->over()) leaving_.pop_front();
@@ -135,10 +145,14 @@ class PinnedStore final : public Store {
     }
   }
 
+  static constexpr std::size_t unit = std::size_t{1} << 20, smallest_slab = std::size_t{64} << 20;
   c10::cuda::CUDAStream out_ = c10::cuda::getStreamFromPool(), in_ = c10::cuda::getStreamFromPool();
   const std::int64_t most_leaving_;  // of the GPU's memory, on its way out: with more of it the kernels wait
   std::deque<Leaving> leaving_;
-  std::map<std::int64_t, std::vector<Buffer>> free_;  // by length
+  std::vector<std::unique_ptr<Pinned>> slabs_;
+  Extents extents_{unit};
+  std::map<std::uint64_t, std::shared_ptr<const Event>> reads_;  // by number: those that may not be over
+  std::uint64_t last_read_ = 0;
   std::int64_t live_ = 0, peak_ = 0;
 };
 
@@ -151,21 +165,21 @@ class PinnedStore::Waiting final : public Stored {
         options_(tensor.options()),
         bytes_(static_cast<std::int64_t>(tensor.nbytes())) {
     store_.make_room(bytes_);
-    buffer_ = store_.take(bytes_);
+    pieces_ = store_.take(bytes_);
     const cudaStream_t out = store_.out_.stream();
-    if (buffer_.read) buffer_.read->hold(out);
+    store_.hold_for_readers(pieces_, out);
     Event made;
     made.record(c10::cuda::getCurrentCUDAStream().stream());
     made.hold(out);
-    C10_CUDA_CHECK(cudaMemcpyAsync(buffer_.memory->data(), tensor.data_ptr(), static_cast<std::size_t>(bytes_),
-                                   cudaMemcpyDeviceToHost, out));
-    if (!buffer_.written) buffer_.written = std::make_unique<Event>();
-    buffer_.written->record(out);
-    store_.leaving_.push_back({tensor, buffer_.written.get()});
+    piece_by_piece(tensor, [&](char* here, char* there, std::size_t bytes) {
+      C10_CUDA_CHECK(cudaMemcpyAsync(here, there, bytes, cudaMemcpyDeviceToHost, out));
+    });
+    written_->record(out);
+    store_.leaving_.push_back({tensor, written_});
   }
   ~Waiting() override {
-    if (coming_.defined()) buffer_.read->wait();  // nobody took it, and its memory goes now
-    store_.give_back(bytes_, std::move(buffer_));
+    if (coming_.defined()) read_->wait();  // nobody took it, and its memory goes now
+    store_.give_back(bytes_, pieces_, last_read_);
   }
 
   void prefetch() override {
@@ -176,24 +190,43 @@ class PinnedStore::Waiting final : public Stored {
     Event free;  // the memory may have been somebody else's until now
     free.record(c10::cuda::getCurrentCUDAStream().stream());
     free.hold(in);
-    buffer_.written->hold(in);
-    C10_CUDA_CHECK(cudaMemcpyAsync(coming_.data_ptr(), buffer_.memory->data(), static_cast<std::size_t>(bytes_),
-                                   cudaMemcpyHostToDevice, in));
-    if (!buffer_.read) buffer_.read = std::make_unique<Event>();
-    buffer_.read->record(in);
+    written_->hold(in);
+    piece_by_piece(coming_, [&](char* here, char* there, std::size_t bytes) {
+      C10_CUDA_CHECK(cudaMemcpyAsync(there, here, bytes, cudaMemcpyHostToDevice, in));
+    });
+    const auto read = std::make_shared<Event>();
+    read->record(in);
+    read_ = read;
+    last_read_ = store_.begun(read);
   }
   at::Tensor get() override {
     prefetch();
-    buffer_.read->hold(c10::cuda::getCurrentCUDAStream().stream());
+    read_->hold(c10::cuda::getCurrentCUDAStream().stream());
     return std::exchange(coming_, {});
   }
 
  private:
+  // copy(where a piece is here, where it is in the tensor, its length)
+  template <class Copy>
+  void piece_by_piece(const at::Tensor& tensor, Copy copy) const {
+    char* there = static_cast<char*>(tensor.data_ptr());
+    auto left = static_cast<std::size_t>(bytes_);
+    for (const Extent& piece : pieces_) {
+      const std::size_t bytes = std::min(left, piece.bytes);
+      copy(store_.data(piece), there, bytes);
+      there += bytes;
+      left -= bytes;
+    }
+  }
+
   PinnedStore& store_;
   const std::vector<std::int64_t> sizes_, strides_;
   const at::TensorOptions options_;
   const std::int64_t bytes_;
-  Buffer buffer_;
+  std::vector<Extent> pieces_;
+  const std::shared_ptr<Event> written_ = std::make_shared<Event>();
+  std::shared_ptr<const Event> read_;
+  std::uint64_t last_read_ = 0;
   at::Tensor coming_;
 };
 

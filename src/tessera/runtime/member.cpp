@@ -71,6 +71,9 @@ Member::Member(const StageWork& work, const Plan::Place& place, Communicator* pl
     else
       departures_.emplace(transfer.value, link);
   }
+  put_off_ = put_off_for_others(
+      steps(), most_put_off_for_others(work.plan, work.turns),
+      [&](std::size_t s) { return work_.kernels[s]->has_weights(); }, [&](int v) { return arrivals_.contains(v); });
 }
 
 std::set<Rank> Member::peers() const {

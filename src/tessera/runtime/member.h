@@ -198,6 +198,7 @@ class Member {
   const std::size_t ordinal_;
   std::vector<Boxes> boxes_;                // by value
   std::vector<std::vector<bool>> waits_;    // by step and input: whether it looks beyond what is made here
+  std::vector<bool> put_off_;               // by step: its weight gradient waits until gradients have left
   std::map<int, Link> margins_, arrivals_;  // by value
   std::multimap<int, Link> departures_;     // by value
   std::vector<Movement> outbox_;            // values and gradients on their way to other stages

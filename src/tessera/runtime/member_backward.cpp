@@ -33,9 +33,6 @@ Slab sum(Slab a, Slab b) {
   return a;
 }
 
-// More would hold much memory; these outlast the messages of a block of layers.
-constexpr std::size_t most_put_off = 3;
-
 }  // namespace
 
 void Member::expect_gradients(MemberState& state) {
@@ -120,15 +117,13 @@ Offer Member::offer_gradient(MemberState& state, std::size_t s, bool defer_weigh
 
 // Weight gradients are what there is to do while messages travel, so they are put off: one is done wherever a message
 // is waited for, come or not, so that the memory that they hold is the same in every run. Without company they come
-// first, while the input's gradient takes no memory yet.
+// first, while the input's gradient takes no memory yet; but for the last ones before the gradient of another stage's
+// value leaves, because that stage waits for it.
 void Member::weigh(MemberState& state, std::size_t s, bool defer_weights) {
-  const Step& step = steps()[s];
   auto& [step_number, inputs, args, away] = *state.halfway;
   if (!work_.kernels[s]->has_weights() || args.gradients.empty()) return;
   const bool waits = work_.fills_waits && (!margins_.empty() || work_.agrees_on_norms);
-  const bool travels =
-      std::any_of(step.completes.begin(), step.completes.end(), [&](int v) { return arrivals_.contains(v); });
-  if (defer_weights || waits || travels)
+  if (defer_weights || waits || put_off_[s])
     state.deferred.push_back({s, inputs, args.gradients, state.saved[s]});
   else
     work_.kernels[s]->weight_gradients(args);

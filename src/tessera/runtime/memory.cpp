@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -29,8 +30,11 @@ thread_local MemoryAccountPtr host_account, gpu_account;
 
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
+class SegmentPool;
+
 // A piece of a segment. Neighbours are linked so that free ones can be merged.
 struct Block {
+  SegmentPool* pool = nullptr;
   char* data = nullptr;
   std::size_t size = 0;
   bool free = true;
@@ -77,7 +81,7 @@ class SegmentPool {
   }
 
  private:
-  static Block* map(std::size_t size) {
+  Block* map(std::size_t size) {
     const std::size_t bytes = round_up(std::max(size, segment_bytes), std::size_t{1} << 21);
     void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)
@@ -87,11 +91,11 @@ class SegmentPool {
                  "or a smaller --image-size; tessera plan estimates what a rank needs"));
     ASAN_POISON_MEMORY_REGION(data, bytes);
     madvise(data, bytes, MADV_HUGEPAGE);  // fewer faults and fewer misses of the address cache, where it is allowed
-    return new Block{static_cast<char*>(data), bytes};
+    return new Block{this, static_cast<char*>(data), bytes};
   }
 
   void split(Block* block, std::size_t size) {
-    auto* rest = new Block{block->data + size, block->size - size, true, block, block->next};
+    auto* rest = new Block{this, block->data + size, block->size - size, true, block, block->next};
     if (rest->next) rest->next->previous = rest;
     block->next = rest;
     block->size = size;
@@ -110,9 +114,14 @@ class SegmentPool {
   std::set<Block*, BySize> free_;
 };
 
+constexpr int most_pools = 64;
+thread_local int numa_node = 0;
+
+// That of the calling thread's NUMA node.
 SegmentPool& pool() {
-  static auto* instance = new SegmentPool;  // never destroyed: tensors of static life free their memory at exit
-  return *instance;
+  // Never destroyed: tensors of static life free their memory at exit.
+  static auto* pools = new std::array<SegmentPool, most_pools>;
+  return (*pools)[static_cast<std::size_t>(numa_node % most_pools)];
 }
 
 // What a tensor's deleter needs to know. It stands just before the data, because torch wants to free memory by its
@@ -131,7 +140,7 @@ void release(void* data) {
   Block* block = header->block;
   header->~Header();
   if (block)
-    pool().give(block);
+    block->pool->give(block);
   else
     std::free(header);
 }
@@ -186,6 +195,9 @@ void install_cpu_allocator(BlockReuse reuse) {
   // The highest priority that torch knows, so that nothing loaded later takes over.
   c10::SetCPUAllocator(&allocator(), /*priority=*/255);
 }
+
+void take_blocks_of(int node) { numa_node = node; }
+int takes_blocks_of() { return numa_node; }
 
 double free_host_bytes() {
   double free = std::numeric_limits<double>::infinity();

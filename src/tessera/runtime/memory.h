@@ -52,6 +52,12 @@ enum class BlockReuse { on, off };
 /// Makes torch take CPU memory here, from now on and for the whole process. Calling it again only changes the reuse.
 void install_cpu_allocator(BlockReuse reuse = BlockReuse::on);
 
+/// From now on the calling thread takes blocks that only threads of the same NUMA node have used, so that their pages
+/// lie there. Without it: of node 0.
+void take_blocks_of(int numa_node);
+/// That of the calling thread.
+int takes_blocks_of();
+
 /// Makes accounts of GPU memory count, from now on and for the whole process: what torch's allocator hands out, as it
 /// rounds it. Nothing to do where there is no CUDA.
 void count_gpu_memory();

@@ -94,7 +94,10 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
   loader.batch_size = plan_.global_batch();
   loader.seed = options_.seed;
   if (const MemoryAccountPtr account = current_account())
-    loader.worker_scope = [account] { return std::make_shared<MemoryScope>(account); };
+    loader.worker_scope = [account, node = takes_blocks_of()] {
+      take_blocks_of(node);
+      return std::make_shared<MemoryScope>(account);
+    };
   if (graph_.label_kind() == LabelKind::pixel) loader.mask_dtype = at::kByte;
   if (graph_.label_kind() == LabelKind::several) loader.label_sets_of = graph_.shape(graph_.logits()).channels;
   std::vector<Interval> samples;

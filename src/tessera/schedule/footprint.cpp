@@ -75,7 +75,11 @@ int micros_alive(const std::vector<Action>& actions, Direction direction) {
 }
 
 std::vector<Footprint> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options) {
-  const Layout layout = make_layout(graph, plan);
+  return predicted_memory(plan, make_layout(graph, plan), graph, options);
+}
+
+std::vector<Footprint> predicted_memory(const Plan& plan, const Layout& layout, const Graph& graph,
+                                        const FootprintOptions& options) {
   const auto schedule = make_schedule(plan);
   std::vector<Footprint> out;
   for (int rank = 0; rank < plan.ranks_per_replica(); ++rank) {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/plan/plan.h"
+#include "tessera/plan/layout.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
@@ -44,5 +44,8 @@ int micros_alive(const std::vector<struct Action>& actions, Direction direction)
 
 /// By rank of a replica.
 std::vector<Footprint> predicted_memory(const Plan& plan, const Graph& graph, const FootprintOptions& options);
+/// With the layout of the plan, or that of a sample and its plan.
+std::vector<Footprint> predicted_memory(const Plan& plan, const Layout& layout, const Graph& graph,
+                                        const FootprintOptions& options);
 
 }  // namespace tessera

@@ -176,7 +176,8 @@ class MemberWalk {
   std::vector<Boxes> boxes_;                                    // by value
   std::multimap<int, Strips> margins_, arrivals_, departures_;  // by value
   bool norm_group_ = false, tile_group_ = false, waits_ = false;
-  std::vector<Memory> sent_;  // copies of strips that others have not taken yet
+  std::vector<bool> put_off_;  // by step
+  std::vector<Memory> sent_;   // copies of strips that others have not taken yet
 };
 
 }  // namespace tessera

@@ -1,6 +1,10 @@
 #include "tessera/schedule/schedule.h"
 
+#include <algorithm>
+#include <set>
+
 #include "tessera/base/error.h"
+#include "tessera/base/index.h"
 #include "tessera/schedule/bidirectional.h"
 #include "tessera/schedule/pipelines.h"
 
@@ -36,6 +40,35 @@ Lists without_step(const Plan& plan) {
   throw Error("internal error: a schedule without a name");
 }
 
+// Where teams begin, and the number of ranks at the end. Direction up mirrors the cuts between stages.
+//
+//     down  0 0 0 0 1 2        four tiles before two stages
+//     up    2 1 0 0 0 0
+//     teams a b c c d e        ranks of a team are in the same stage both ways
+std::vector<int> cuts_between_teams(const Plan& plan) {
+  const int ranks = plan.ranks_per_replica();
+  std::set<int> cuts{0, ranks};
+  int end = 0;
+  for (const Stage& stage : plan.stages) {
+    end += static_cast<int>(stage.ranks.size());
+    cuts.insert(end);
+    if (plan.bidirectional()) cuts.insert(ranks - end);
+  }
+  return {cuts.begin(), cuts.end()};
+}
+
+// The plan with one rank of each team: in its schedule, every rank does what its whole team does in that of the plan.
+Plan of_first_ranks(const Plan& plan, const std::vector<int>& cuts) {
+  Plan out = plan;
+  int team = 0;
+  for (Stage& stage : out.stages) {
+    const int end = stage.ranks.back() + 1;
+    stage.ranks.clear();
+    for (; cuts[index(team)] < end; ++team) stage.ranks.push_back(team);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Action& action) {
@@ -58,9 +91,21 @@ std::ostream& operator<<(std::ostream& out, const Action& action) {
   return out << action.micro << (action.direction == Direction::up ? "'" : "");
 }
 
+std::vector<Team> make_teams(const Plan& plan) {
+  const auto cuts = cuts_between_teams(plan);
+  Lists lists = without_step(of_first_ranks(plan, cuts));
+  std::vector<Team> teams;
+  for (std::size_t t = 0; t < lists.size(); ++t) {
+    lists[t].push_back({Action::Kind::step});
+    teams.push_back({{cuts[t], cuts[t + 1]}, std::move(lists[t])});
+  }
+  return teams;
+}
+
 std::vector<std::vector<Action>> make_schedule(const Plan& plan) {
-  auto lists = without_step(plan);
-  for (auto& list : lists) list.push_back({Action::Kind::step});
+  Lists lists;
+  for (const Team& team : make_teams(plan))
+    lists.insert(lists.end(), static_cast<std::size_t>(team.ranks.size()), team.actions);
   return lists;
 }
 

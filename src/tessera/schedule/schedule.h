@@ -33,6 +33,15 @@ std::ostream& operator<<(std::ostream& out, const Action& action);
 /// The actions of one step of training, by rank within a replica. Every rank ends in one `step`.
 std::vector<std::vector<Action>> make_schedule(const Plan& plan);
 
+/// Neighbouring ranks of a replica that do the same things: the tiles and ways of a stage; with two directions, those
+/// that are together in both. A plan of thousands of ranks has few teams.
+struct Team {
+  Interval ranks;
+  std::vector<Action> actions;  ///< of each of them
+};
+/// The same as make_schedule(), with every list once.
+std::vector<Team> make_teams(const Plan& plan);
+
 /// The actions of a pass in which nothing is learned: `micros` forwards of direction down, in which every rank has a
 /// place. By rank within a replica.
 std::vector<std::vector<Action>> make_forward_schedule(const Plan& plan, int micros);

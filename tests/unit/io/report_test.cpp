@@ -54,7 +54,7 @@ TEST_F(Report, AFullDiskIsAnErrorAndKeepsTheOldDocument) {
   const std::string file = path("run.json");
   std::ofstream(file) << "{}\n";
   ASSERT_EQ(symlink("/dev/full", path("run.json.part").c_str()), 0);
-  EXPECT_THROW(write_plan(file, plan_, graph_, {}, 4), Error);
+  EXPECT_THROW(write_plan(file, plan_, graph_, {}, 4, {}), Error);
   EXPECT_EQ(read("run.json"), nlohmann::json::object());
 }
 

@@ -22,58 +22,59 @@ TEST(WayChoices, AreRememberedInAFile) {
   const TemporaryFile temporary;
   const std::string& file = temporary.path;
   WayChoices first("measured", file), beside("measured", file);
-  EXPECT_EQ(first.find("a"), "");
-  first.remember("a", "direct");
+  EXPECT_FALSE(first.find("a"));
+  first.remember("a", {"direct", 8});
   first.save();
-  beside.remember("b", "product");  // knows nothing of a yet, and must not lose it
+  beside.remember("b", {"product", 8});  // knows nothing of a yet, and must not lose it
   beside.save();
   WayChoices later("measured", file);
-  EXPECT_EQ(later.find("a"), "direct");
-  EXPECT_EQ(later.find("b"), "product");
+  EXPECT_EQ(later.find("a")->name, "direct");
+  EXPECT_EQ(later.find("a")->scratch_bytes, 8);
+  EXPECT_EQ(later.find("b")->name, "product");
 }
 
 TEST(WayChoices, AProcessDoesNotChangeItsMindWhenItSaves) {
   const TemporaryFile temporary;
   const std::string& file = temporary.path;
   WayChoices first("measured", file), beside("measured", file);
-  first.remember("a", "direct");
+  first.remember("a", {"direct", 8});
   first.save();
-  beside.remember("a", "product");
+  beside.remember("a", {"product", 8});
   beside.save();
-  EXPECT_EQ(first.find("a"), "direct");
-  EXPECT_EQ(beside.find("a"), "product");
+  EXPECT_EQ(first.find("a")->name, "direct");
+  EXPECT_EQ(beside.find("a")->name, "product");
 }
 
 TEST(WayChoices, WhatAnotherProcessHasFoundTakesThePlaceOfWhatThisOneKnows) {
   WayChoices measuring("measured", ""), waiting("measured", "");
-  measuring.remember("a", "direct");
-  waiting.remember("a", "product");
-  waiting.remember("b", "product");
+  measuring.remember("a", {"direct", 8});
+  waiting.remember("a", {"product", 8});
+  waiting.remember("b", {"product", 8});
   waiting.learn(measuring.lines());
-  EXPECT_EQ(waiting.find("a"), "direct");
-  EXPECT_EQ(waiting.find("b"), "") << "the others go by the rules there, too";
+  EXPECT_EQ(waiting.find("a")->name, "direct");
+  EXPECT_FALSE(waiting.find("b")) << "the others go by the rules there, too";
 }
 
 TEST(WayChoices, WhatCannotBeReadIsNotThere) {
   const TemporaryFile temporary;
   const std::string& file = temporary.path;
-  std::ofstream(file) << "no tab\n\t\n\n" << std::string(10000, 'x') << "\na\tnonsense\n";
+  std::ofstream(file) << "no tab\n\t\n\n" << std::string(10000, 'x') << "\na\tnonsense\t8\na\tdirect\na\tdirect\tx\na\tdirect\tinf\na\tdirect\t-1\n";
   WayChoices choices("measured", file);
   EXPECT_EQ(choices.lines(), "");
-  choices.remember("a", "direct");
+  choices.remember("a", {"direct", 8});
   choices.save();
-  EXPECT_EQ(WayChoices("measured", file).find("a"), "direct");
+  EXPECT_EQ(WayChoices("measured", file).find("a")->name, "direct");
 
   WayChoices nowhere("measured", "/no/such/folder/ways");
-  nowhere.remember("a", "direct");
+  nowhere.remember("a", {"direct", 8});
   nowhere.save();
-  EXPECT_EQ(nowhere.find("a"), "direct");
+  EXPECT_EQ(nowhere.find("a")->name, "direct");
 }
 
 TEST(WayChoices, AWordThatMeansNothingIsRefused) {
   EXPECT_TRUE(WayChoices("", "").fixed());
-  EXPECT_EQ(WayChoices("fixed", "").find("a"), "");
-  EXPECT_EQ(WayChoices("blocked", "").find("a"), "blocked");
+  EXPECT_FALSE(WayChoices("fixed", "").find("a"));
+  EXPECT_EQ(WayChoices("blocked", "").find("a")->name, "blocked");
   EXPECT_THROW(WayChoices("quick", ""), UsageError);
 }
 

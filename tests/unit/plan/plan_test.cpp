@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/registry.h"
+#include "tessera/plan/plan_flags.h"
 #include "tessera/schedule/schedule.h"
 
 namespace tessera {
@@ -148,6 +149,48 @@ TEST(Schedule, OneMicroGoesBackBeforeTheNextOneStarts) {
   const auto lists = make_schedule(plan);
   for (const auto& action : lists[0]) picture << action << ' ';
   EXPECT_EQ(picture.str(), "F0 B0 F1 B1 F2 B2 S ");
+}
+
+TEST(PlanFlags, AreTheOptionsAndBack) {
+  const PlanOptions options{.batch_size = 12,
+                            .parts = 3,
+                            .split_size = 2,
+                            .balance = "3,2",
+                            .grid = "2x2",
+                            .spatial_size = 1,
+                            .schedule = "gpipe",
+                            .local_dp = 2,
+                            .halo_d2 = true};
+  const PlanFlags flags = flags_of(options);
+  PlanOptions again;
+  for (const auto& [name, value] : flags) set_flag(again, name, value);
+  EXPECT_EQ(flags_of(again), flags);
+  EXPECT_EQ(words_of(flags),
+            "--batch-size 12 --parts 3 --split-size 2 --balance 3,2 --schedule gpipe --grid 2x2 --spatial-size 1 "
+            "--local-DP 2 --halo-D2");
+  EXPECT_TRUE(flags_of(PlanOptions{}).empty());
+  EXPECT_THROW(set_flag(again, "lr", "1"), UsageError);
+  EXPECT_THROW(set_flag(again, "parts", "many"), UsageError);
+}
+
+// Counted rank by rank.
+TEST(Plan, RanksAtWorkBesideAreThoseOfTheStageOnTheNode) {
+  Plan plan;
+  plan.batch_size = plan.parts = 1;
+  plan.stages = {{.grid = {1, 3}, .ranks = {0, 1, 2}}, {.ranks = {3}}, {.grid = {1, 2}, .ranks = {4, 5}}};
+  for (const std::int64_t replicas : {1, 3, 5})
+    for (const std::int64_t per_node : {0, 1, 4, 6, 7, 100}) {
+      plan.replicas = replicas;
+      plan.ranks_per_node = per_node;
+      const auto stage_of = [&](int rank) { return rank % 6 < 3 ? 0 : rank % 6 < 4 ? 1 : 2; };
+      const int node = per_node > 0 ? static_cast<int>(per_node) : plan.ranks();
+      for (int rank = 0; rank < plan.ranks(); ++rank) {
+        int count = 0;
+        for (int r = 0; r < plan.ranks(); ++r)
+          count += r / node == rank / node && stage_of(r) == stage_of(rank) ? 1 : 0;
+        EXPECT_EQ(plan.ranks_at_work_beside(rank), count) << replicas << " " << per_node << " " << rank;
+      }
+    }
 }
 
 }  // namespace

@@ -170,6 +170,28 @@ TEST(Program, ChainsAreOfBoundedLength) {
   EXPECT_GT(stored, 0);
 }
 
+// The second of two stages, backward from right to left; * gets its weight gradient late:
+//
+//     images > a | b* > c* > d > loss
+TEST(Program, TheLastWeightGradientsBeforeAnotherStagesGradientAreLate) {
+  Graph g;
+  Value x = g.conv(g.input({3, 8, 8}), {.out = 4}, "a");
+  const int entry = x.id;
+  for (const char* name : {"b", "c", "d"}) x = g.conv(x, {.out = 4}, name);
+  const Program program(g, {entry + 1, x.id + 1}, Recompute::norm);
+  const auto late = [&](std::size_t most, int from_before) {
+    std::string names;
+    const auto put_off = put_off_for_others(
+        program.steps, most, [](std::size_t) { return true; }, [&](int v) { return v == from_before; });
+    for (std::size_t s = 0; s < put_off.size(); ++s)
+      if (put_off[s]) names += program.steps[s].name;
+    return names;
+  };
+  EXPECT_EQ(late(2, entry), "bc");
+  EXPECT_EQ(late(5, entry), "bcd");
+  EXPECT_EQ(late(2, -1), "") << "nobody waits for this stage";
+}
+
 TEST(Program, EveryValueIsReleasedOnceInEachPass) {
   for (const char* name : {"resnet18", "resnet_v2", "amoebanet"}) {
     ModelOptions options{.name = name, .image = {3, 64, 64}, .classes = 2};

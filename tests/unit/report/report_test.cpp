@@ -145,5 +145,25 @@ TEST(Benchmarks, AreBarsByImageSizeAndWay) {
   EXPECT_EQ(benchmarks({example()}), "");
 }
 
+TEST(Page, DrawsScalingAndWhatItsPointsAre) {
+  RunDocuments run{.name = "scaling.json"};
+  run.run = Json::parse(R"({"scaling": {"model": "resnet50", "image": [3, 2048, 2048], "costs": "estimated",
+    "strong": [{"ranks": 1, "batch": 8, "problem": "no plan fits: <needs> more"},
+               {"ranks": 2, "batch": 8, "images_per_second": 10, "efficiency": 1, "memory_bytes": 2147483648,
+                "limit": "computing", "flags": {"grid": "1x2"}},
+               {"ranks": 4, "batch": 8, "images_per_second": 15, "efficiency": 0.75, "memory_bytes": 1073741824,
+                "limit": "margins and norms", "flags": {"grid": "2x2"}}],
+    "weak": [{"ranks": 2, "batch": 16, "images_per_second": 11, "efficiency": 1, "memory_bytes": 2147483648,
+              "limit": "computing", "flags": {}}]}})");
+  const std::string html = page({run});
+  for (const char* part : {"Scaling: resnet50, images of 2048x2048, costs estimated", "Images per second by ranks",
+                           "limited by margins and norms; --grid 2x2", "75%", "no plan fits: &lt;needs&gt; more"})
+    EXPECT_THAT(html, HasSubstr(part)) << part;
+  EXPECT_THAT(html, Not(HasSubstr("id='summary'")));  // nothing was run
+  EXPECT_THAT(html, Not(HasSubstr("nan")));
+  run.run["scaling"]["strong"] = "none";  // a document that is not as it should be
+  EXPECT_NO_THROW(page({run}));
+}
+
 }  // namespace
 }  // namespace tessera::report

@@ -71,7 +71,7 @@ TEST_F(ConvTrialsTest, AreOfTheTilesOfAPlanInTheThreadsOfItsRanks) {
 
 TEST_F(ConvTrialsTest, AreNotRepeated) {
   try_plan({.batch_size = 2}, 1);
-  const std::string all = std::regex_replace(ways_.lines(), std::regex("\t[a-z]*\n"), "\tconvolution\n");
+  const std::string all = std::regex_replace(ways_.lines(), std::regex("\t[a-z]*\t"), "\tconvolution\t");
   ways_.learn(all);
   try_plan({.batch_size = 2}, 1);
   EXPECT_EQ(ways_.lines(), all);
@@ -113,7 +113,7 @@ TEST_F(ConvTrialsTest, ChangeWhatIsTrainedByRoundingOnly) {
   try_plan({.batch_size = 2}, 1);
   EXPECT_LT(off(trained()), 1e-4);
   // Each in a way that the rules do not take.
-  ways_.learn(std::regex_replace(ways_.lines(), std::regex("\t[a-z]*\n"), "\tblocked\n"));
+  ways_.learn(std::regex_replace(ways_.lines(), std::regex("\t[a-z]*\t"), "\tblocked\t"));
   const double blocked = off(trained());
   EXPECT_LT(blocked, 1e-4);
   EXPECT_GT(blocked, 0) << "the choice was not taken";

@@ -53,7 +53,7 @@ class Member {
           .narrow(3, box.width().begin, box.width().size())
           .contiguous(at::MemoryFormat::ChannelsLast);
     };
-    PassInfo pass{.loss_terms = plan_.batch_size,
+    PassInfo pass{.loss_terms = static_cast<double>(plan_.batch_size),
                   .labels = at::arange(micro_size, at::kLong),
                   .first_sample = micro * micro_size,
                   .statistics = {.micro = micro, .micros = micros},

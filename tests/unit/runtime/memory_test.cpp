@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <random>
+#include <set>
 #include <thread>
 
 namespace tessera {
@@ -52,6 +53,21 @@ TEST_P(Memory, AnotherThreadMayFreeAndAnotherRankIsNotCharged) {
   EXPECT_EQ(other->live_bytes(), 4 << 18);
   made.reset();
   EXPECT_EQ(other->live_bytes(), 0);
+}
+
+TEST_P(Memory, BlocksOfAnotherNumaNodeAreNotTaken) {
+  if (GetParam() == BlockReuse::off) return;
+  std::set<void*> here;
+  for (int i = 0; i < 20; ++i) here.insert(at::empty({1 << 20}).data_ptr());
+  std::thread([&] {
+    take_blocks_of(1);
+    at::Tensor there = at::empty({1 << 20});
+    EXPECT_FALSE(here.contains(there.data_ptr()));
+    void* const data = there.data_ptr();
+    std::thread([&] { there.reset(); }).join();  // whoever frees it
+    EXPECT_EQ(at::empty({1 << 20}).data_ptr(), data);
+  }).join();
+  EXPECT_TRUE(here.contains(at::empty({1 << 20}).data_ptr()));
 }
 
 TEST_P(Memory, TensorsNeverOverlapWhateverTheOrderOfFreeing) {

@@ -50,6 +50,18 @@ TEST(Schedule, EveryActionIsThereOnce) {
   }
 }
 
+TEST(Schedule, RanksThatAreTogetherEverywhereAreATeam) {
+  const auto teams = make_teams(plan_of(ScheduleKind::one_f_one_b, {4096, 2}, 4));
+  ASSERT_EQ(teams.size(), 2u);
+  EXPECT_EQ(teams[0].ranks, (Interval{0, 4096}));
+  EXPECT_EQ(words(teams[1].actions), "F0 B0 F1 B1 F2 B2 F3 B3 S");
+  // Down 0 0 0 0 1 2, up 2 1 0 0 0 0.
+  const auto both = make_teams(plan_of(ScheduleKind::chimera, {4, 1, 1}, 4));
+  std::vector<Interval> ranks;
+  for (const Team& team : both) ranks.push_back(team.ranks);
+  EXPECT_EQ(ranks, (std::vector<Interval>{{0, 1}, {1, 2}, {2, 4}, {4, 5}, {5, 6}}));
+}
+
 TEST(Schedule, ForwardsOfADirectionAreInOrderOfTheirMicros) {
   for (const auto& plan : many_plans())
     for (const auto& list : make_schedule(plan)) {

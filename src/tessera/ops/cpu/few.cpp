@@ -18,6 +18,10 @@ constexpr std::int64_t rows_together = 48;
 
 bool few_can(std::int64_t taps_and_channels) { return taps_and_channels % product_kernels().lane == 0; }
 
+std::int64_t few_forward_scratch(std::int64_t pixels, std::int64_t taps_and_channels) {
+  return whole_vectors(pixels) * (taps_and_channels + at::get_num_threads() * rows_together);
+}
+
 at::Tensor few_forward(const at::Tensor& windows, const at::Tensor& weights) {
   const std::int64_t pixels = windows.size(0), depth = windows.size(1), out = weights.size(0);
   const std::int64_t whole = whole_vectors(pixels);

@@ -13,6 +13,8 @@ bool few_can(std::int64_t taps_and_channels);
 
 /// outputs = windows · weightsᵀ
 at::Tensor few_forward(const at::Tensor& windows, const at::Tensor& weights);
+/// Numbers that it takes beside its result.
+std::int64_t few_forward_scratch(std::int64_t pixels, std::int64_t taps_and_channels);
 /// What a gradient of the outputs gives to the windows: gradient · weights
 at::Tensor few_input_gradient(const at::Tensor& gradient, const at::Tensor& weights);
 /// sum += gradientᵀ · windows

@@ -1,0 +1,423 @@
+#include "automatic_plan.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "launch.h"
+#include "limits.h"
+#include "machine.h"
+#include "memory_fit.h"
+#include "progress.h"
+#include "scaling.h"
+#include "tessera/base/text.h"
+#include "tessera/planner/plan_search.h"
+#include "tessera/runtime/cores.h"
+#include "tessera/runtime/device.h"
+#include "tessera/runtime/memory.h"
+#include "tessera/runtime/workspaces.h"
+#include "tessera/trials/link_trials.h"
+#include "tessera/trials/rehearsal.h"
+
+namespace tessera {
+namespace {
+
+bool on_gpus(const Options& o) { return o.device != "cpu"; }
+
+// Of threads on one machine: beyond that, links say little.
+constexpr int most_thread_ranks_tried = 64;
+
+/// Whether the device that the plan is for is here, so that it can be tried out.
+bool at_hand(const Options& o) { return o.machine.empty() && (!on_gpus(o) || gpu_count() > 0); }
+
+std::vector<int> ranks_to_try(const Options& o, const Launch& launch) {
+  if (!o.scaling.empty()) {
+    const auto range = parse_scaling(o.scaling);
+    require(!o.ranks && !launch.ranks_started(), "--scaling ", o.scaling,
+            " tries many numbers of ranks; leave out --ranks and mpirun");
+    require(!at_hand(o) || range.second <= most_thread_ranks_tried, "--scaling ", o.scaling, " goes beyond the ",
+            most_thread_ranks_tried, " ranks that can be tried out here; describe a larger machine with --machine");
+    return doubled(range);
+  }
+  if (const auto started = launch.ranks_started()) {
+    require(!o.ranks || *o.ranks == *started, "--ranks ", o.ranks.value_or(0), " and the launcher, which started ",
+            *started, ", disagree; leave out --ranks");
+    return {*started};
+  }
+  if (o.ranks) return {*o.ranks};
+  require(at_hand(o), "--auto needs to know how many ranks there will be on a machine that is not here; use --ranks");
+  const int most = on_gpus(o) ? gpu_count() : launch.cores();
+  std::set<int> all{most};
+  for (int ranks = 1; ranks <= most; ranks *= 2) all.insert({ranks, std::min(most, 3 * ranks)});
+  return {all.begin(), all.end()};
+}
+
+/// Seconds of a core, to read one image: from a band of it, if it is large.
+double seconds_to_read(const ImageSource& images) {
+  constexpr std::int64_t most_numbers = std::int64_t{1} << 24;
+  const auto [channels, rows, columns] = images.image_shape();
+  const std::int64_t band = std::clamp<std::int64_t>(most_numbers / (channels * columns), 1, rows);
+  const at::Tensor out = at::empty({channels, band, columns}, at::kFloat);
+  double best = 1e9;
+  for (int i = 0; i < 2; ++i) {
+    const double begin = now_seconds();
+    images.read({0}, {0, band}, {0, columns}, out);
+    best = std::min(best, now_seconds() - begin);
+  }
+  return best * static_cast<double>(rows) / static_cast<double>(band);
+}
+
+// What is known of the machine, measured once.
+class Measured {
+ public:
+  Measured(const Job& job, const Options& o, int cores)
+      : job_(job), o_(o), cores_(cores), costs_(static_cast<int>(job.graph.cells().size())) {}
+
+  // Every number of threads that a rank may get.
+  void try_cells(const std::vector<int>& threads) {
+    const double begin = now_seconds();
+    for (const int t : threads) {
+      rehearse_cells(rehearsal(t, o_.train.recompute), 1, costs_);
+      if (o_.plan.batch_size == 1) continue;
+      // More samples at once are cheaper each, to a point.
+      const double one = sum(costs_.totals(t, 1));
+      constexpr double enough = 4;
+      const auto samples = std::min<std::int64_t>(o_.plan.batch_size, static_cast<std::int64_t>(enough / one));
+      if (samples > 1) rehearse_cells(rehearsal(t, o_.train.recompute), samples, costs_);
+    }
+    seconds_ += now_seconds() - begin;
+  }
+
+  // The stages of a candidate as they are. Those that many candidates have are tried once.
+  void try_stages(Candidate& c) {
+    const double begin = now_seconds();
+    const Layout layout = make_layout(job_.graph, c.plan);
+    const bool split = c.plan.schedule == ScheduleKind::zero_bubble;
+    for (const StageLoad& load : c.loads) choose_ways(rehearsal(load.threads, c.recompute), c.plan);
+    for (int s = 0; s < static_cast<int>(c.plan.stages.size()); ++s) {
+      const Stage& stage = c.plan.stages[static_cast<std::size_t>(s)];
+      StageLoad& load = c.loads[static_cast<std::size_t>(s)];
+      const int beside = on_gpus(o_) ? 1 : c.plan.ranks_at_work_beside(stage.ranks.front());
+      const std::string key = concat(beside, " ", stage.first_node, " ", stage.end_node, " ", stage.grid, " ",
+                                     stage.batch_ways, " ", c.plan.micro_size(), " ", c.plan.fused_layers, " ",
+                                     words_of(c.recompute), " ", load.threads, " ", split);
+      const auto [known, fresh] = stages_.try_emplace(key);
+      if (fresh) known->second = rehearse(rehearsal(load.threads, c.recompute, beside), c.plan, layout, s, split);
+      load.seconds = known->second;
+    }
+    c.measured = true;
+    seconds_ += now_seconds() - begin;
+  }
+
+  const CellCosts& costs() const { return costs_; }
+  double seconds() const { return seconds_; }
+
+ private:
+  static double sum(const std::vector<double>& values) {
+    double all = 0;
+    for (const double v : values) all += v;
+    return all;
+  }
+  // How many can rehearse a cell side by side: each has whole images of it, its values and their gradients.
+  int players_with_memory() const {
+    if (on_gpus(o_)) return 1;
+    std::int64_t largest = 0;
+    for (const Node& node : job_.graph.nodes()) largest = std::max(largest, node.shape.elements());
+    constexpr double values_at_a_time = 8, share = 0.5;
+    const double bytes = values_at_a_time * static_cast<double>(largest * element_bytes(o_));
+    const double free = free_host_bytes();
+    require(bytes < free, "--auto tries out each part of the network on a whole image, which takes about ",
+            human_bytes(static_cast<std::int64_t>(bytes)), " here, and ", human_bytes(static_cast<std::int64_t>(free)),
+            " are free; give the plan by hand (--grid, --turns), or look for one with tessera plan --auto --machine");
+    return static_cast<int>(std::min(1e6, share * free / bytes));
+  }
+  // `ranks`: that are at work at the same time; 0: as many as have cores.
+  Rehearsal rehearsal(int threads, Recompute recompute, int ranks = 0) const {
+    constexpr int most = 16;
+    const int company = std::clamp(std::min(ranks > 0 ? ranks : cores_ / threads, players_with_memory()), 1, most);
+    return {.graph = job_.graph,
+            .activations = o_.train.activations(),
+            .recompute = recompute,
+            .threads = threads,
+            .company = on_gpus(o_) ? 1 : company,
+            .cores = on_gpus(o_) ? 0 : cores_};
+  }
+
+  const Job& job_;
+  const Options& o_;
+  const int cores_;
+  CellCosts costs_;
+  std::map<std::string, Work> stages_;
+  double seconds_ = 0;
+};
+
+SearchWish wish_of(const Job& job, const Options& o, const Launch& launch) {
+  SearchWish wish{.plan = o.plan, .ranks = ranks_to_try(o, launch)};
+  for (const auto& [name, value] : o.given) wish.given.insert(name);
+  wish.batch_at_most = o.batch_at_most.value_or(0);
+  if (job.images && !o.planning) wish.batch_at_most = std::min(wish.batch_at_most, job.images->size());
+  wish.cores = on_gpus(o) ? 0 : launch.cores();
+  for (const auto& limit : {o.memory, o.memory_limit})
+    if (limit && (wish.memory == 0 || static_cast<double>(*limit) < wish.memory))
+      wish.memory = static_cast<double>(*limit);
+  if (const auto started = launch.ranks_started(); started && launch.ranks_on_node() < *started)
+    if (!wish.plan.ranks_per_node) wish.plan.ranks_per_node = launch.ranks_on_node();
+  if (!o.machine.empty()) {
+    const Machine machine = read_machine(o.machine, o.dtype);
+    wish.cores = 0;
+    if (wish.memory == 0) wish.memory = machine.memory;
+    if (!wish.plan.ranks_per_node) wish.plan.ranks_per_node = machine.ranks_per_node;
+  }
+  wish.footprint = footprint_for(job, o);
+  const int cores = launch.cores();
+  const bool gpus = wish.cores == 0;
+  const std::optional<int> given = o.threads;
+  wish.threads = [cores, gpus, given](const Plan& plan, int stage) {
+    if (given) return *given;
+    if (gpus) return 1;
+    return std::max(1, cores / plan.ranks_at_work_beside(plan.stages[static_cast<std::size_t>(stage)].ranks.front()));
+  };
+  return wish;
+}
+
+// Every number of ranks has links of its own: more of them share the cores.
+std::map<int, Site> sites_of(const SearchWish& wish, const Job& job, const Options& o, const Launch& launch) {
+  std::map<int, Site> sites;
+  Site alone{.cores = wish.cores};
+  if (at_hand(o))
+    launch.told([&] {  // the first process decides, so nobody else needs to know
+      alone.update_bytes = update_rate(o.train.optimizer, o.train.activations(), 1);
+      if (job.images && !on_gpus(o)) alone.read = seconds_to_read(*job.images);
+      return std::string();
+    });
+  for (const int ranks : wish.ranks) {
+    Site site = alone;
+    const bool neighbours_here = launch.ranks_started() || !on_gpus(o);
+    if (at_hand(o) && (neighbours_here || ranks == 1)) {
+      const bool here = launch.ranks_started() || (!on_gpus(o) && ranks <= most_thread_ranks_tried);
+      if (here && ranks > 1)
+        launch.run(ranks, [&](Communicator& world) {
+          const Links links = try_links(world, o.train.activations());
+          if (world.rank() == Rank{0}) site.links = links;
+        });
+    } else if (!o.machine.empty()) {
+      site = read_machine(o.machine, o.dtype).site;
+    } else {
+      // A GPU of today, and its neighbours on NVLink.
+      site.links = {.message = 15e-6, .message_bytes = 100e9, .agreement = 30e-6, .sum_bytes = 80e9};
+      site.update_bytes = 250e9;
+    }
+    sites[ranks] = site;
+  }
+  return sites;
+}
+
+std::string bytes(double b) { return human_bytes(static_cast<std::int64_t>(b)); }
+
+std::string percent(double part, double whole) {
+  return fmt::format("{:.0f}%", whole > 0 ? std::max(0.0, 100 * part / whole) : 0);
+}
+
+void print_candidates(const SearchResult& result, const SearchWish& wish, const Options& o) {
+  Table table({"", "images/s", "memory", "computes", "talks", "waits", "sums", "ranks", "plan"});
+  int place = 0;
+  for (const Candidate& c : result.best) {
+    const Forecast& f = c.expected;
+    table.row({std::to_string(++place), fmt::format("{:.3g}", c.images_per_second()), bytes(c.peak()),
+               percent(f.computing, f.seconds), percent(f.talking, f.seconds), percent(f.waiting(), f.seconds),
+               percent(f.summing + f.updating + f.reading, f.seconds), std::to_string(c.plan.ranks()),
+               words_of(c.flags())});
+  }
+  fmt::print("{}", table.str());
+  const Candidate& first = result.best.front();
+  if (result.too_large)
+    fmt::print("too large: {} would do {:.3g} images/s, but a rank needs {} of {}\n",
+               words_of(result.too_large->flags()), result.too_large->images_per_second(),
+               bytes(result.too_large->peak()), bytes(wish.memory));
+  constexpr std::size_t some = 4;
+  for (std::size_t i = 0; i < std::min(some, result.others.size()); ++i) {
+    const auto& [kind, c] = result.others[i];
+    const Forecast& f = c.expected;
+    const double waits = f.waiting() + f.talking;
+    fmt::print("slower: {}, {:.3g} images/s ({})\n", kind, c.images_per_second(),
+               waits > 0.3 * f.seconds ? concat(percent(waits, f.seconds), " of a step is waiting and messages")
+               : c.plan.ranks() < first.plan.ranks()
+                   ? concat("it uses ", counted(c.plan.ranks(), "rank"))
+                   : concat("its ranks compute for ", fmt::format("{:.3g}", f.computing),
+                            " s per step, those of the first ", fmt::format("{:.3g}", first.expected.computing)));
+  }
+  if (first.plan.parts > 1 && !o.has("parts"))
+    fmt::print("batch norm takes its statistics over micros of {}; --parts 1 keeps the batch whole\n",
+               counted(first.plan.micro_size(), "image"));
+}
+
+[[noreturn]] void refuse(const SearchResult& result, const SearchWish& wish) {
+  const Candidate& c = *result.smallest;
+  throw UsageError(concat("no plan fits into ", bytes(wish.memory), " per rank: of ", result.tried,
+                          " plans the smallest needs ", bytes(c.peak()), " (", words_of(c.flags()),
+                          "); use more --memory, more --ranks, a smaller --batch-size, or --turns 2x2 --store file"));
+}
+
+CellCosts costs_of(const Job& job, const Options& o, const std::vector<int>& threads, Measured& measured) {
+  if (at_hand(o)) {
+    measured.try_cells(threads);
+    return measured.costs();
+  }
+  return o.machine.empty() ? estimated_costs(job.graph, element_bytes(o), std::vector<int>{1}, on_gpus(o))
+                           : estimated_costs(job.graph, element_bytes(o), read_machine(o.machine, o.dtype).rates);
+}
+
+// What is expected of the time of each rank, as text for the other processes.
+nlohmann::json expectation(const Candidate& c, const SearchWish& wish) {
+  const Forecast f = forecast(c.plan, c.loads, wish.site(c.plan.ranks()), /*recorded=*/true);
+  nlohmann::json teams = nlohmann::json::array();
+  for (const TeamForecast& t : f.teams) {
+    nlohmann::json actions = nlohmann::json::array();
+    for (const ActionSpan& s : t.actions)
+      actions.push_back({static_cast<int>(s.action.kind), s.action.stage, s.action.micro,
+                         static_cast<int>(s.action.direction), s.begin, s.end});
+    teams.push_back({{"ranks", t.ranks.size()},
+                     {"seconds", f.seconds},
+                     {"computing", t.computing},
+                     {"parts", t.parts},
+                     {"actions", std::move(actions)}});
+  }
+  return teams;
+}
+
+std::vector<RunReport::Expected> read_expectation(const nlohmann::json& teams) {
+  std::vector<RunReport::Expected> ranks;
+  for (const auto& t : teams) {
+    RunReport::Expected e{.seconds = t.at("seconds"), .computing = t.at("computing"), .parts = t.at("parts")};
+    for (const auto& a : t.at("actions"))
+      e.actions.push_back({.action = {.kind = static_cast<Action::Kind>(a.at(0).get<int>()),
+                                      .stage = a.at(1),
+                                      .micro = a.at(2),
+                                      .direction = static_cast<Direction>(a.at(3).get<int>())},
+                           .begin = a.at(4),
+                           .end = a.at(5)});
+    ranks.insert(ranks.end(), t.at("ranks").get<std::size_t>(), e);
+  }
+  return ranks;
+}
+
+// On one process, for all: the curves, and the flags of the first point.
+std::string found_scaling(const Job& job, const Options& o, const SearchWish& wish, const std::vector<int>& threads,
+                          int cores) {
+  Measured measured(job, o, cores);
+  const CellCosts costs = costs_of(job, o, threads, measured);
+  const double begin = now_seconds();
+  int tried = 0;
+  const Scaling scaling = scaling_of(parse_scaling(o.scaling), o.plan.batch_size, [&](int ranks, std::int64_t batch) {
+    SearchWish one = wish;
+    one.ranks = {ranks};
+    one.plan.batch_size = batch;
+    SearchResult result = search_plans(job.graph, one, costs);
+    tried += result.tried;
+    return result;
+  });
+  const auto first = std::find_if(scaling.strong.begin(), scaling.strong.end(), [](const auto& p) { return p.best; });
+  require(first != scaling.strong.end(), "--scaling ", o.scaling, ": ", scaling.strong.front().problem,
+          "; use more ranks, more --memory or a smaller --batch-size");
+  if (!o.quiet)
+    fmt::print("{} plans tried in {:.1f} s, costs {}\n{}", tried, now_seconds() - begin,
+               at_hand(o) ? "measured" : "estimated", scaling_tables(scaling));
+  return nlohmann::json{{"flags", first->best->flags()},
+                        {"images_per_second", first->best->images_per_second()},
+                        {"scaling", scaling_json(scaling, job, o, at_hand(o))}}
+      .dump();
+}
+
+// On one process, for all.
+std::string found_plan(const Job& job, const Options& o, const SearchWish& wish, const std::vector<int>& threads,
+                       int cores) {
+  const bool tries = at_hand(o);
+  Measured measured(job, o, cores);
+  const CellCosts costs = costs_of(job, o, threads, measured);
+  const double begin = now_seconds();
+  SearchResult result = search_plans(job.graph, wish, costs);
+  const double searched = now_seconds() - begin;
+  if (result.best.empty()) refuse(result, wish);
+  if (tries) {
+    constexpr std::size_t most = 5;
+    constexpr double near = 0.75;
+    const double first = result.best.front().images_per_second();
+    for (std::size_t i = 0; i < std::min(most, result.best.size()); ++i) {
+      Candidate& c = result.best[i];
+      if (c.images_per_second() < near * first) break;
+      measured.try_stages(c);
+      expect_from(c, wish);
+    }
+    // What was not tried out is known less well, and comes after what was.
+    std::stable_sort(result.best.begin(), result.best.end(), [](const Candidate& a, const Candidate& b) {
+      return a.measured != b.measured ? a.measured : a.images_per_second() > b.images_per_second();
+    });
+  }
+  const Candidate& best = result.best.front();
+  if (!o.quiet) {
+    fmt::print("{} plans tried in {:.1f} s{}, {} impossible here\n", result.tried, searched,
+               tries ? fmt::format(", costs measured in {:.1f} s", measured.seconds()) : ", costs estimated",
+               result.refused);
+    print_candidates(result, wish, o);
+    fmt::print("chosen: {}\n", words_of(best.flags()));
+    std::fflush(stdout);
+  }
+  nlohmann::json found = best.flags();
+  nlohmann::json document{{"flags", found}, {"images_per_second", best.images_per_second()}};
+  if (!o.planning) document["expected"] = expectation(best, wish);
+  return document.dump();
+}
+
+}  // namespace
+
+void choose_plan(Job& job, Options& o, const Launch& launch) {
+  require(!o.has("turns") && !o.has("store"),
+          "--auto does not search turns and stores; leave out --turns and --store, ", "or give the plan by hand");
+  require(!o.has("num-hp") && !o.has("DP-ONLY"), "--auto does not search bundles; leave out --num-hp and --DP-ONLY");
+  require(o.machine.empty() || o.planning, "--machine describes a machine that is not here; it is for tessera plan");
+  constexpr int most_ranks = 65536;
+  require(o.ranks.value_or(1) >= 1 && o.ranks.value_or(1) <= most_ranks, "--ranks ", o.ranks.value_or(1),
+          " must be from 1 to ", most_ranks);
+  if (o.ranks && !o.planning && launch.ranks_are_threads()) check_thread_ranks(*o.ranks);
+  require(!o.batch_at_most || *o.batch_at_most >= o.plan.batch_size, "--batch-at-most ", o.batch_at_most.value_or(0),
+          " is less than --batch-size ", o.plan.batch_size);
+  SearchWish wish = wish_of(job, o, launch);
+  const auto sites = sites_of(wish, job, o, launch);
+  wish.site = [&](int ranks) { return sites.at(ranks); };
+  std::set<int> threads;
+  for (const int ranks : wish.ranks) {
+    const auto beside = std::min<std::int64_t>(ranks, wish.plan.ranks_per_node.value_or(ranks));
+    threads.insert(o.threads.value_or(std::max(1, launch.cores() / static_cast<int>(beside))));
+  }
+  // Stages that take turns have the cores for themselves.
+  if (!o.threads) threads.insert({1, launch.cores()});
+  if (wish.cores == 0) threads = {1};
+  const std::string found = launch.told([&] {
+    const std::vector<int> all(threads.begin(), threads.end());
+    std::string text;
+    apart(cores_to_measure_on(o, launch), [&] {
+      text = o.scaling.empty() ? found_plan(job, o, wish, all, launch.cores())
+                               : found_scaling(job, o, wish, all, launch.cores());
+    });
+    return text;
+  });
+  const auto document = nlohmann::json::parse(found);
+  for (const auto& [name, value] : document.at("flags").items()) {
+    if (name == "recompute") {
+      o.recompute = value.get<std::string>();
+      o.train.recompute = parse_recompute(o.recompute);
+    } else {
+      set_flag(o.plan, name, value.get<std::string>());
+    }
+    o.given[name] = value.get<std::string>();  // a run that is resumed goes on with what was found
+  }
+  if (document.contains("scaling")) job.scaling = document["scaling"].get<std::string>();
+  if (document.contains("expected")) job.expected = read_expectation(document["expected"]);
+  job.expected_speed = document.at("images_per_second").get<double>();
+}
+
+}  // namespace tessera

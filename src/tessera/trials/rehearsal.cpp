@@ -1,0 +1,224 @@
+#include "tessera/trials/rehearsal.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/index.h"
+#include "tessera/base/meter.h"
+#include "tessera/base/text.h"
+#include "tessera/comm/threads/thread_communicator.h"
+#include "tessera/runtime/conv_trials.h"
+#include "tessera/runtime/executor.h"
+#include "tessera/runtime/memory.h"
+#include "tessera/runtime/threads.h"
+
+namespace tessera {
+namespace {
+
+// A group of which only one rank is there. Messages to others are lost; what comes from them is there at once, and has
+// to be written to memory, as a message would. All others bring to a sum nothing, and to a gathering the same.
+class Alone : public Communicator {
+ public:
+  Alone(Rank rank, int size) : Communicator(rank, size, "rehearsal", {}) {}
+  std::string title(Rank rank) const override { return concat(rank); }
+  Pending send(const Region&, Rank, Tag) override { return {}; }
+  Pending receive(const Region& into, Rank, Tag) override {
+    if (into.count() > 0) tensor_of(into).fill_(0.5);  // zeros would let some processors save power
+    return {};
+  }
+  Pending all_reduce(at::Tensor, Reduce) override { return {}; }
+  Pending broadcast(at::Tensor, Rank) override { return {}; }
+  Pending all_gather(const at::Tensor& mine, at::Tensor into) override {
+    into.copy_(mine.unsqueeze(0).expand_as(into));
+    return {};
+  }
+  void barrier() override {}
+  std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<Alone>(rank(), size()); }
+  [[noreturn]] void abort(const std::string& message, ExitCode) override { throw Error(message); }
+};
+
+// A GPU works behind the host's back, until somebody looks at a number.
+void wait_for_device(const at::TensorOptions& options) {
+  if (!options.device().is_cpu()) static_cast<void>(at::zeros({1}, options.dtype(at::kFloat)).item<float>());
+}
+
+int busiest_member(const Plan& plan, const Layout& layout, int stage) {
+  const Stage& s = plan.stages[index(stage)];
+  int best = 0;
+  std::int64_t most = -1;
+  for (int m = 0; m < s.members(); ++m) {
+    std::int64_t volume = 0;
+    for (int n = s.first_node; n < s.end_node; ++n)
+      if (const ValueLayout& v = layout.at(stage, n); v.used()) volume += v.held[index(m)].volume();
+    if (volume > most) {
+      most = volume;
+      best = m;
+    }
+  }
+  return best;
+}
+
+at::Tensor labels_for(const Graph& graph, const Box& loss, std::int64_t samples) {
+  switch (graph.label_kind()) {
+    case LabelKind::pixel:
+      return at::zeros({samples, loss.height().size(), loss.width().size()}, at::kByte);
+    case LabelKind::several:
+      return at::zeros({samples, graph.shape(graph.logits()).channels}, at::kLong);
+    case LabelKind::image:
+      break;
+  }
+  return at::zeros({samples}, at::kLong);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// One of those that rehearse.
+class Player {
+ public:
+  Player(const Rehearsal& r, const Plan& plan, const Layout& layout, int stage)
+      : r_(r),
+        plan_(plan),
+        place_{Direction::down, stage, busiest_member(plan, layout, stage)},
+        parameters_(r.graph, plan.stages[index(stage)].first_node, plan.stages[index(stage)].end_node, r.activations,
+                    /*seed=*/1),
+        pipeline_(Rank{plan.rank_of(Direction::down, stage, place_.member)}, plan.ranks_per_replica()),
+        stage_group_(Rank{0}, static_cast<int>(plan.stages[index(stage)].ranks.size())),
+        executor_(r.graph, parameters_,
+                  Wiring{.plan = plan,
+                         .layout = layout,
+                         .place = place_,
+                         .pipeline = plan.ranks_per_replica() > 1 ? &pipeline_ : nullptr,
+                         .norm = stage_group_.size() > 1 ? &stage_group_ : nullptr,
+                         .meter = &meter_},
+                  r.recompute) {
+    const std::int64_t samples = plan.samples_of(place_).size();
+    for (const Box& box : executor_.image_boxes()) {
+      const at::Tensor image = at::rand(
+          {samples, r.graph.nodes()[0].shape.channels, box.height().size(), box.width().size()}, r.activations);
+      images_.push_back(image.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+    labels_ = labels_for(r.graph, executor_.loss_box(), samples).to(r.activations.device());
+    parameters_.refresh();
+  }
+
+  Work play(bool split) {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    parameters_.flat_sums().zero_();
+    MicroState state;
+    PassInfo pass{.seed = 1, .labels = labels_, .options = r_.activations};
+    std::size_t next = 0;
+    wait_for_device(r_.activations);
+    const double begin = now_seconds();
+    executor_.forward(
+        state, 0, [&](const Box&) { return images_[next++]; }, pass);
+    wait_for_device(r_.activations);
+    const double forward = now_seconds();
+    executor_.backward(state, split);
+    wait_for_device(r_.activations);
+    const double backward = now_seconds();
+    if (split) executor_.weight_gradients(state);
+    executor_.flush();
+    wait_for_device(r_.activations);
+    return {forward - begin, backward - forward, split ? now_seconds() - backward : 0};
+  }
+
+ private:
+  const Rehearsal& r_;
+  const Plan& plan_;
+  const Plan::Place place_;
+  const Parameters parameters_;
+  Alone pipeline_, stage_group_;
+  Meter meter_;
+  Executor executor_;
+  std::vector<at::Tensor> images_;
+  at::Tensor labels_;
+};
+
+// What is quick is played often: its figures spread.
+Work play_often(Player& player, bool split) {
+  constexpr double enough = 0.25;
+  constexpr int least = 2, most = 15;
+  player.play(split);  // memory is mapped, and libraries compile
+  std::vector<double> forward, input, weight;
+  double spent = 0;
+  for (int i = 0; i < most && (i < least || spent < enough); ++i) {
+    const Work w = player.play(split);
+    forward.push_back(w.forward);
+    input.push_back(w.input_gradient);
+    weight.push_back(w.weight_gradient);
+    spent += w.total();
+  }
+  return {median(forward), median(input), median(weight)};
+}
+
+}  // namespace
+
+Work rehearse(const Rehearsal& r, const Plan& plan, const Layout& layout, int stage, bool split) {
+  if (r.activations.device().is_cpu()) install_cpu_allocator();
+  std::vector<Work> all(index(r.company));
+  run_thread_ranks(r.company, [&](Communicator& company) {
+    use_threads(r.threads, r.company);
+    Player player(r, plan, layout, stage);
+    company.barrier();
+    all[index(company.rank().value)] = play_often(player, split);
+    company.barrier();  // nobody is done while others still measure
+  });
+  Work mean;
+  for (const Work& w : all) mean += w;
+  // Those that share a core took longer by their number; what each of them computed counts.
+  const double demand = r.company * r.threads, share = r.cores > 0 ? std::max(1.0, demand / r.cores) : 1;
+  const double n = r.company * share;
+  return {mean.forward / n, mean.input_gradient / n, mean.weight_gradient / n};
+}
+
+void choose_ways(const Rehearsal& r, const Plan& plan) {
+  if (!r.activations.device().is_cpu() || r.activations.dtype() != at::kFloat) return;
+  try_convolutions({.graph = r.graph,
+                    .plan = plan,
+                    .threads = std::vector<int>(index(plan.ranks_per_replica()), r.threads),
+                    .activations = r.activations});
+}
+
+void rehearse_cells(const Rehearsal& r, std::int64_t samples, CellCosts& costs) {
+  const int cells = static_cast<int>(r.graph.cells().size());
+  PlanOptions options{.batch_size = samples};
+  if (cells > 1) options.split_size = cells;
+  options.balance = join(std::vector<std::string>(index(cells), "1"), ",");
+  const Plan plan = make_plan(r.graph, options);
+  const Layout layout = make_layout(r.graph, plan);
+  choose_ways(r, plan);
+  for (int cell = 0; cell < cells; ++cell)
+    costs.add(cell, r.threads, static_cast<double>(samples), rehearse(r, plan, layout, cell, /*split=*/true));
+}
+
+double update_rate(const OptimizerOptions& options, const at::TensorOptions& activations, int threads) {
+  constexpr std::int64_t elements = 4 << 20;
+  double seconds = 0;
+  run_thread_ranks(1, [&](Communicator&) {
+    use_threads(threads, 1);
+    const at::TensorOptions wide = activations.dtype(activations.dtype() == at::kDouble ? at::kDouble : at::kFloat);
+    const at::Tensor values = at::rand({elements}, wide), gradients = at::rand({elements}, wide);
+    Optimizer optimizer(options, values, gradients);
+    std::vector<double> times;
+    for (int i = 0; i < 6; ++i) {
+      wait_for_device(activations);
+      const double begin = now_seconds();
+      optimizer.step(1e-6);
+      gradients.zero_();
+      wait_for_device(activations);
+      if (i > 0) times.push_back(now_seconds() - begin);
+    }
+    seconds = median(times);
+  });
+  return 4.0 * static_cast<double>(elements) / seconds;
+}
+
+}  // namespace tessera
