@@ -88,6 +88,8 @@ struct Workspace {
   bool writes_in_place =
       false;                  ///< forward writes into memory that it is given, though it is a part of something larger
   bool shares_input = false;  ///< the output is the input's memory, seen otherwise; so are the gradients
+  /// What an input's gradient covers, if that is more than what the output sees.
+  std::optional<Box> input_gradient_box = {};
 };
 
 /// What has a label: every image (classification), or every pixel, by a mask (segmentation). Or an image has any number

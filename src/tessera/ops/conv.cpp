@@ -51,8 +51,11 @@ class ConvKernel final : public Kernel {
     WayChoices& ways = WayChoices::of_process();
     if (!has_choice_ || !ways.measured() || trial.out.empty()) return;
     const Box out = trial_box(trial.out);
-    const Box in = intersect(op_.windows.input_of(out), input_.box(out.batch()));
+    const Box whole = op_.windows.input_of(out);
+    Box in = intersect(whole, input_.box(out.batch()));
     if (in.empty()) return;
+    // At the corner of an image, what is done by hand would count as torch's: a slab may hold the padding.
+    if (torch_.pads_by_hand(out, in)) in = whole;
     // Not zeros: memory of nothing but these may not be there at all.
     const auto filled = [&](const Box& box, std::int64_t channels) {
       Slab slab = empty_slab(box, channels, parameters_.values[0].options());
@@ -77,17 +80,19 @@ class ConvKernel final : public Kernel {
   }
 
   std::optional<Workspace> workspace(const Box& out, const Box& in) const override {
-    const Box seen = intersect(op_.windows.input_of(out), input_.box(out.batch()));
+    const Box wanted = gradient_box(in, out);
     const auto scratch = [&](ConvPass pass) {
       const Choice choice = choose({{}, in}, out, pass);
-      if (choice.own) return choice.own->scratch(pass == ConvPass::input_gradient ? seen : out, pass);
-      return torch_.preparation(out, in, pass) + choice.scratch.value_or(torch_.scratch(choice.torch, out, in, pass));
+      if (choice.own) return choice.own->scratch(pass == ConvPass::input_gradient ? wanted : out, pass);
+      const double torchs = choice.scratch.value_or(torch_.scratch(choice.torch, out, in, pass));
+      return torch_.preparation(out, in, pass) + std::max(torchs, torch_.afterwards(out, in, pass));
     };
     Workspace work;
     work.forward = scratch(ConvPass::forward);
     work.input_gradient = scratch(ConvPass::input_gradient);
     work.weight_gradient = scratch(ConvPass::weight_gradient);
     work.writes_in_place = choose({{}, in}, out, ConvPass::forward).own != nullptr;
+    work.input_gradient_box = wanted;
     return work;
   }
 
@@ -132,7 +137,7 @@ class ConvKernel final : public Kernel {
     if (!known) return rule;
     for (Choice& c : choices(slab, out, pass))
       if (c.name() == known->name) {
-        if (tried == out) c.scratch = known->scratch_bytes;
+        if (known->scratch_bytes) c.scratch = torch_.scratch_of_larger(*known->scratch_bytes, tried, out, pass);
         return c;
       }
     return rule;
@@ -200,9 +205,9 @@ class ConvKernel final : public Kernel {
     const Slab& gradient = args.gradients[0];
     if (!choice.own) return torch_.input_gradient(choice.torch, args.inputs[0], gradient);
     const Seen seen = *seen_by(args.inputs[0], gradient.box);
-    // Padding that the slab holds wants no gradient: often that saves a row and a column of patches.
     const Box& box = seen.input.box;
-    const Slab dx = empty_slab(intersect(box, input_.box(box.batch())), input_.channels, gradient.data.options());
+    const Slab dx =
+        empty_slab(gradient_box(args.inputs[0].box, gradient.box), input_.channels, gradient.data.options());
     const Origin origin{seen.origin.row - (dx.box.height().begin - box.height().begin),
                         seen.origin.column - (dx.box.width().begin - box.width().begin)};
     choice.own->input_gradient(gradient.data, origin, parameters_.values[0], dx.data);
@@ -220,6 +225,18 @@ class ConvKernel final : public Kernel {
     Slab input;  // what the window sees of the slab
     Origin origin;
   };
+
+  // What the gradient of a slab covers: also the rows that a stride leaves over at the end, so that it can be added to
+  // gradients of all of the slab. Padding that the slab holds wants none: often that saves a row and a column of
+  // patches.
+  Box gradient_box(Box slab, const Box& out) const {
+    const Reach rows = reach(op_.windows.height, out.height(), slab.height(), input_.height);
+    const Reach columns = reach(op_.windows.width, out.width(), slab.width(), input_.width);
+    slab[Axis::batch] = out.batch();
+    slab[Axis::height] = rows.view;
+    slab[Axis::width] = columns.view;
+    return intersect(slab, input_.box(out.batch()));
+  }
 
   // Unset where it sees nothing but padding.
   std::optional<Seen> seen_by(const Slab& slab, const Box& out) const {

@@ -137,28 +137,41 @@ Box TorchConv::view_of(const Box& out, const Box& in) const {
   return in.contains(needed) ? needed : intersect(needed, in);
 }
 
+// Where torch cannot be told what is wanted, as it pads both sides alike.
+bool TorchConv::pads_by_hand(const Box& out, const Box& in) const {
+  const auto by_hand = [&](Axis axis, const Window& w, std::int64_t size) {
+    return !same_padding(reach(w, out[axis], in[axis], size), w, out[axis]);
+  };
+  return by_hand(Axis::height, op_.windows.height, input_.height) ||
+         by_hand(Axis::width, op_.windows.width, input_.width);
+}
+
+double TorchConv::padded_bytes(const Box& out) const {
+  return element_bytes() * static_cast<double>(op_.windows.input_of(out).volume() * input_.channels);
+}
+
+double TorchConv::afterwards(const Box& out, const Box& in, ConvPass pass) const {
+  return pass == ConvPass::input_gradient && pads_by_hand(out, in) ? padded_bytes(out) : 0;
+}
+
 double TorchConv::preparation(const Box& out, const Box& in, ConvPass pass) const {
   const double bytes = element_bytes(), pixels = bytes * static_cast<double>(out.volume() * input_.channels);
   const auto &rows = op_.windows.height, &columns = op_.windows.width;
   const bool picked = single() && (rows.stride > 1 || columns.stride > 1) && by_onednn_;
   // The pixels that are looked at are picked out of the input, and so is their gradient.
   double sum = picked ? (pass == ConvPass::input_gradient ? 2 : 1) * pixels : 0;
+  if (pads_by_hand(out, in)) return sum + padded_bytes(out);
   // A part of the input that has gaps is copied first.
-  const Box needed = op_.windows.input_of(out), view = view_of(out, in);
+  const Box view = view_of(out, in);
   const bool gaps = view.width().size() + columns.stride <= in.width().size() ||
                     (view.batch().size() > 1 && view.height().size() + rows.stride <= in.height().size());
   if (gaps && !picked && pass != ConvPass::input_gradient)
     sum += bytes * static_cast<double>(view.volume() * input_.channels);
-  const auto by_hand = [&](Axis axis, const Window& w, std::int64_t size) {
-    return !same_padding(reach(w, out[axis], in[axis], size), w, out[axis]);
-  };
-  if (by_hand(Axis::height, rows, input_.height) || by_hand(Axis::width, columns, input_.width))
-    sum += 2 * bytes * static_cast<double>(needed.volume() * input_.channels);
   return sum;
 }
 
 double TorchConv::scratch(TorchWay way, const Box& out, const Box& in, ConvPass pass) const {
-  const double bytes = element_bytes(), weights = bytes * static_cast<double>(parameters_.values[0].numel());
+  const double bytes = element_bytes();
   const auto &rows = op_.windows.height, &columns = op_.windows.width;
   const Box view = view_of(out, in);
   if (way == TorchWay::product) {
@@ -186,8 +199,18 @@ double TorchConv::scratch(TorchWay way, const Box& out, const Box& in, ConvPass 
   if (by_onednn_ && pass != ConvPass::forward && (dilated || large))
     sum += bytes * static_cast<double>(out.volume() * input_.channels * rows.kernel * columns.kernel) /
            static_cast<double>(out.batch().size());
-  // And the weights' gradient in torch's order on the way.
-  return sum + ordered_weights(pass) + (pass == ConvPass::weight_gradient ? 2 : 0) * weights;
+  return sum + of_weights(pass);
+}
+
+double TorchConv::scratch_of_larger(double measured, const Box& part, const Box& out, ConvPass pass) const {
+  const double same = std::min(measured, of_weights(pass));
+  return same + (measured - same) * static_cast<double>(out.volume()) / static_cast<double>(part.volume());
+}
+
+// Bytes of the weights in oneDNN's order; and of their gradient in torch's order on the way.
+double TorchConv::of_weights(ConvPass pass) const {
+  const double weights = element_bytes() * static_cast<double>(parameters_.values[0].numel());
+  return ordered_weights(pass) + (pass == ConvPass::weight_gradient ? 2 : 0) * weights;
 }
 
 // Bytes of the weights in an order of oneDNN's: blocks of 16 channels, also where a group has fewer. Forward takes the

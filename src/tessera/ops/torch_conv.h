@@ -37,8 +37,13 @@ class TorchConv {
 
   /// Bytes of what is done to torch's arguments beforehand, where the input covers `in`.
   double preparation(const Box& out, const Box& in, ConvPass pass) const;
+  /// Bytes that what is done to torch's result takes: after that, so not beside torch's own.
+  double afterwards(const Box& out, const Box& in, ConvPass pass) const;
+  bool pads_by_hand(const Box& out, const Box& in) const;
   /// Bytes that torch takes beside that: at least as many, whatever the machine.
   double scratch(TorchWay way, const Box& out, const Box& in, ConvPass pass) const;
+  /// The same of a large output, if a trial with a part of it took `measured`.
+  double scratch_of_larger(double measured, const Box& part, const Box& out, ConvPass pass) const;
 
  private:
   struct Problem;
@@ -49,7 +54,9 @@ class TorchConv {
   bool single() const;
   double element_bytes() const;
   Box view_of(const Box& out, const Box& in) const;
+  double padded_bytes(const Box& out) const;
   double ordered_weights(ConvPass pass) const;
+  double of_weights(ConvPass pass) const;
   at::Tensor every_stride(const at::Tensor& t) const;
   at::Tensor windows_of(const Problem& p) const;
   at::Tensor sum_of_windows(const Problem& p, const at::Tensor& windows) const;

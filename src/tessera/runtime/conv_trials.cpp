@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/empty.h>
 
 #include <functional>
 #include <map>
@@ -27,8 +27,9 @@ void try_step(const ConvTrials& trials, const Work& work) {
   const auto parameters = [&](const Node& node) {
     NodeParameters held;
     for (const auto& spec : node.parameters) {
-      at::Tensor value = at::full(spec.sizes, 0.5, trials.activations);
-      if (value.dim() == 4) value = value.contiguous(at::MemoryFormat::ChannelsLast);
+      // As a run has them: of weights whose windows are single pixels, only the strides tell torch their order.
+      const auto order = spec.sizes.size() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+      const at::Tensor value = at::empty(spec.sizes, trials.activations, order).fill_(0.5);
       held.values.push_back(value);
       held.gradients.push_back(value);
     }

