@@ -92,6 +92,10 @@ function(tessera_mpi_test name)
     "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;OMP_NUM_THREADS=1;ASAN_OPTIONS=detect_leaks=0")
 endfunction()
 
+# How libraries are told to do with a lesser instruction set.
+set(TESSERA_LIBRARIES_avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell)
+set(TESSERA_LIBRARIES_portable ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Nehalem)
+
 # tessera_isa_tests(NAME ARGS...): runs an already added test once more for each lesser instruction set
 # (base/instruction_set.h), libraries included. A machine that has no more itself runs the same test again.
 function(tessera_isa_tests name)
@@ -102,11 +106,9 @@ function(tessera_isa_tests name)
   if(NOT before)
     set(before "")
   endif()
-  set(avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell)
-  set(portable ONEDNN_MAX_CPU_ISA=SSE41 ATEN_CPU_CAPABILITY=default OPENBLAS_CORETYPE=Nehalem)
   foreach(isa avx2 portable)
     add_test(NAME ${name}_${isa} COMMAND ${name} ${ARGN})
     set_tests_properties(${name}_${isa} PROPERTIES TIMEOUT ${TESSERA_TEST_TIMEOUT}
-      ENVIRONMENT "TESSERA_CPU=${isa};${${isa}};${before}")
+      ENVIRONMENT "TESSERA_CPU=${isa};${TESSERA_LIBRARIES_${isa}};${before}")
   endforeach()
 endfunction()

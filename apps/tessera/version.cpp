@@ -43,7 +43,7 @@ std::string cpu_words() {
 std::string choice_words() {
   const char* const asked = std::getenv("TESSERA_WAYS");
   const WayChoices& ways = WayChoices::of_process();
-  if (asked && *asked && !ways.measured()) return fmt::format("{}, by TESSERA_WAYS", ways.how());
+  if (asked && *asked && ways.how() != "measured") return fmt::format("{}, by TESSERA_WAYS", ways.how());
   return fmt::format("measured, kept in {}",
                      ways.path().empty() ? "no file: neither HOME nor XDG_CACHE_HOME is set" : ways.path());
 }

@@ -153,7 +153,7 @@ class ConvKernel final : public Kernel {
     if (known && std::any_of(all.begin(), all.end(), [&](const Choice& c) { return c.name() == known->name; })) return;
     std::vector<std::function<void()>> trials;
     for (const Choice& c : all) trials.emplace_back([&run, &c] { run(c); });
-    const Choice& best = all[fastest(trials, at::get_num_threads())];
+    const Choice& best = all[ways.pick(shape, trials, at::get_num_threads())];
     Slab made;
     const double taken = trial.peak_bytes([&] { made = run(best); });
     // Boxes of one size differ in what has to be done beforehand, so that does not count.

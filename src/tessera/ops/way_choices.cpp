@@ -65,6 +65,14 @@ constexpr std::array<std::string_view, 7> names{"winograd", "direct",  "depthwis
                                                 "rows",     "product", "blocked"};
 bool is_way(std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
+std::optional<std::uint64_t> drawn_seed(std::string_view how) {
+  constexpr std::string_view word = "drawn:";
+  std::uint64_t seed = 0;
+  if (!how.starts_with(word)) return std::nullopt;
+  const auto [end, error] = std::from_chars(how.data() + word.size(), how.data() + how.size(), seed);
+  return error == std::errc() && end == how.data() + how.size() ? std::optional(seed) : std::nullopt;
+}
+
 // Of lines "shape <tab> way <tab> bytes"; what is none is passed over.
 std::map<std::string, ChosenWay> parsed(std::istream& in) {
   std::map<std::string, ChosenWay> ways;
@@ -100,10 +108,11 @@ WayChoices& WayChoices::of_process() {
 
 void WayChoices::choose_by(const std::string& how) {
   how_ = how.empty() ? "fixed" : how;
+  seed_ = drawn_seed(how_);
   if (!fixed() && !measured() && !is_way(how_))
     throw UsageError(concat("TESSERA_WAYS=", how_, " is no way to choose; use fixed or measured"));
   ways_.clear();
-  if (!measured()) return;
+  if (!measured() || seed_) return;
   std::ifstream in(path_);
   ways_ = parsed(in);
 }
@@ -120,10 +129,18 @@ void WayChoices::remember(const std::string& shape, const ChosenWay& way) {
   ways_[machine() + shape] = way;
 }
 
+std::size_t WayChoices::pick(const std::string& shape, const std::vector<std::function<void()>>& ways,
+                             int threads) const {
+  if (!seed_) return fastest(ways, threads);
+  std::uint64_t drawn = *seed_ ^ 0xcbf29ce484222325;  // FNV-1a: the same on every machine
+  for (const char c : shape) drawn = (drawn ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return (drawn ^ drawn >> 32) % ways.size();
+}
+
 // Whole or not at all: under another name first, and then renamed.
 void WayChoices::save() const {
   const std::lock_guard lock(mutex_);
-  if (path_.empty()) return;
+  if (path_.empty() || seed_) return;
   auto all = ways_;
   {
     std::ifstream in(path_);

@@ -7,6 +7,7 @@
 // the shapes before.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -25,8 +26,9 @@ struct ChosenWay {
 /// Thread-safe, except for choose_by() and learn(): they come before anybody computes.
 class WayChoices {
  public:
-  /// `how`: fixed (or empty), measured, or, for tests and measurements, the name of a way, which is then taken wherever
-  /// it can be. An empty path: nothing is read or written. What cannot be read or written is as if it were not there.
+  /// `how`: fixed (or empty) or measured. For tests and measurements also the name of a way, which is then taken wherever
+  /// it can be, or drawn:SEED: as measured, but any way may be the fastest, and every time the same; nothing is read or
+  /// written. An empty path: nothing is read or written. What cannot be read or written is as if it were not there.
   /// Throws UsageError if `how` means nothing.
   WayChoices(const std::string& how, std::string path);
   /// By what the environment variable TESSERA_WAYS says; fixed without it.
@@ -34,7 +36,8 @@ class WayChoices {
 
   void choose_by(const std::string& how);
   bool fixed() const { return how_ == "fixed"; }
-  bool measured() const { return how_ == "measured"; }
+  /// Whether ways are tried before a run, and the chosen ones remembered.
+  bool measured() const { return how_ == "measured" || seed_; }
   /// Otherwise, the way that is asked for.
   const std::string& how() const { return how_; }
   const std::string& path() const { return path_; }
@@ -42,6 +45,8 @@ class WayChoices {
   /// The way for such a shape: remembered, or asked for. Unset: the fixed rules know.
   std::optional<ChosenWay> find(const std::string& shape) const;
   void remember(const std::string& shape, const ChosenWay& way);
+  /// The index of the way to remember for a shape: of the fastest (see below), unless ways are drawn.
+  std::size_t pick(const std::string& shape, const std::vector<std::function<void()>>& ways, int threads) const;
   /// Writes the file. What other processes have found out since is kept.
   void save() const;
 
@@ -51,6 +56,7 @@ class WayChoices {
 
  private:
   std::string how_;
+  std::optional<std::uint64_t> seed_;  // where ways are drawn
   const std::string path_;
   mutable std::mutex mutex_;
   std::map<std::string, ChosenWay> ways_;  // by machine and shape

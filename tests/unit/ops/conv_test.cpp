@@ -53,7 +53,7 @@ TEST(Kernel, ConvInBandsEqualsConvInOnePiece) {
                                  samples, " samples"));
     const std::vector<Slab> inputs{random_slab(graph.shape({0}), samples)};
     const Slab upstream = random_slab(node.shape, samples);
-    PassInfo pass{3, 5, samples, {}};
+    PassInfo pass{3, 5, static_cast<double>(samples), {}};
     pass.options = test::doubles();
     std::array<at::Tensor, 2> outputs, input_gradients, weight_gradients;
     for (const bool bands : {false, true}) {

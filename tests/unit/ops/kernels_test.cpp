@@ -190,7 +190,7 @@ TEST(Kernel, PixelCrossEntropyEqualsAutogradTileByTile) {
           const auto part = [&](const torch::Tensor& t) {
             return t.narrow(-2, r.begin, r.size()).narrow(-1, c.begin, c.size());
           };
-          const PassInfo pass{0, 0, labels.numel(), part(labels).to(dtype)};
+          const PassInfo pass{0, 0, static_cast<double>(labels.numel()), part(labels).to(dtype)};
           const std::vector<Slab> inputs{logits};
           Saved saved;
           const Slab out = kernel.forward({inputs, tile, tile, pass, saved});
@@ -250,7 +250,7 @@ TEST(Kernel, DropoutIsAFunctionOfPositionNotOfTheTile) {
 std::pair<at::Tensor, at::Tensor> pass_through(const Graph& graph, const Slab& in, const Slab& upstream) {
   const KernelOf kernel(graph, in.data.options());
   const std::vector<Slab> inputs{in};
-  PassInfo pass{11, 2, in.data.size(0), {}};
+  PassInfo pass{11, 2, static_cast<double>(in.data.size(0)), {}};
   pass.options = in.data.options();
   Saved saved;
   const Slab out = kernel.forward({inputs, upstream.box, upstream.box, pass, saved});

@@ -74,7 +74,7 @@ inline void check(Rig& rig, const Graph& graph, std::int64_t samples, const Expe
   ASSERT_EQ(reference.sizes(), upstream.data.sizes());
   (reference * upstream.data).sum().backward();
 
-  PassInfo pass{3, 5, samples, {}};
+  PassInfo pass{3, 5, static_cast<double>(samples), {}};
   pass.options = doubles();
   // First the whole value as one tile, then a random grid of tiles.
   for (const bool whole : {true, false}) {

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <set>
 
 #include "tessera/base/error.h"
 
@@ -69,6 +70,25 @@ TEST(WayChoices, WhatCannotBeReadIsNotThere) {
   nowhere.remember("a", {"direct", 8});
   nowhere.save();
   EXPECT_EQ(nowhere.find("a")->name, "direct");
+}
+
+TEST(WayChoices, DrawnOnesFollowFromTheSeedAndTheShapeAlone) {
+  const std::vector<std::function<void()>> none(4);  // nothing is run
+  const WayChoices one("drawn:1", ""), again("drawn:1", ""), other("drawn:2", "");
+  int different = 0;
+  std::set<std::size_t> seen;
+  for (int i = 0; i < 40; ++i) {
+    const std::string shape = concat("shape ", i);
+    const std::size_t way = one.pick(shape, none, 1);
+    seen.insert(way);
+    EXPECT_EQ(way, again.pick(shape, none, 1));
+    if (way != other.pick(shape, none, 1)) ++different;
+  }
+  EXPECT_EQ(seen, (std::set<std::size_t>{0, 1, 2, 3}));
+  EXPECT_GT(different, 10);
+  EXPECT_TRUE(one.measured());
+  EXPECT_THROW(WayChoices("drawn:", ""), UsageError);
+  EXPECT_THROW(WayChoices("drawn:1x", ""), UsageError);
 }
 
 TEST(WayChoices, AWordThatMeansNothingIsRefused) {

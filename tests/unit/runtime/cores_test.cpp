@@ -81,7 +81,7 @@ TEST(Cores, WhatIsDoneApartLeavesTheCallerWhereItIs) {
   const auto other = std::this_thread::get_id();
   apart({.processors = {before.back()}}, [&] {
     EXPECT_NE(std::this_thread::get_id(), other);
-    if (!hwloc_version().starts_with("no")) EXPECT_EQ(processors_of_thread(), Processors{before.back()});
+    EXPECT_TRUE(hwloc_version().starts_with("no") || processors_of_thread() == Processors{before.back()});
   });
   EXPECT_EQ(processors_of_thread(), before);
   EXPECT_THROW(apart({}, [] { throw std::runtime_error("as it is"); }), std::runtime_error);
