@@ -132,10 +132,37 @@ def check_modes(folder):
         same = torch.equal(before[name], after[name])
         if same != name.startswith("layer1"):
             failures.append("%s is %s after training" % (name, "the same" if same else "another one"))
+    # Afresh: what is trained starts from random values, what is not from those of the file.
+    afresh = os.path.join(folder, "afresh")
+    expect(0, ["not trained"], "train", *flags, "--steps", "1", "--lr", "0", "--init", "random", "--checkpoint-dir", afresh)
+    expect(0, ["tensors"], "export", afresh, "-o", out)
+    after = safetensors_lite.load(out)
+    for name in before:
+        if before[name].dim() == 4 and torch.equal(before[name], after[name]) != name.startswith("layer1"):
+            failures.append("%s with --init random" % name)
     path = os.path.join(folder, "evaluating.pt")
     small.save(torchvision.models.resnet18(num_classes=3).eval(), path)
     expect(0, ["evaluation mode", ".train()"], "train", "--model", path, "--image-size", "32", "--batch-size", "4",
            "--steps", "1")
+
+
+def check_beside_built_in(folder):
+    """The same network from a file and built in: the same losses to the bit, and the same stages."""
+    torch.manual_seed(2)
+    network = torchvision.models.resnet50(num_classes=5).train()
+    path, weights = os.path.join(folder, "resnet50.pt"), os.path.join(folder, "resnet50.safetensors")
+    small.save(network, path)
+    safetensors_lite.save(network.state_dict(), weights)
+    flags = ["--image-size", "64", "--batch-size", "4", "--split-size", "4"]
+    losses, stages = [], []
+    for which in (["--model", path], ["--model", "resnet50", "--num-classes", "5", "--init-from", weights]):
+        report = os.path.join(folder, "beside.json")
+        expect(0, ["loss"], "train", *which, *flags, "--dtype", "float64", "--steps", "3", "--lr", "1e-3", "--json", report)
+        document = json.load(open(report))
+        losses.append([step["loss"] for step in document["steps"]])
+        stages.append([cell["stage"] for cell in document["cells"]])
+    if losses[0] != losses[1] or stages[0] != stages[1]:
+        failures.append("resnet50 imported and built in: %s, %s" % (losses, stages))
 
 
 def check_way_back(folder):
@@ -192,7 +219,8 @@ def check_auxiliary_run(folder):
 def main():
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        for check in (check_refusals, check_modes, check_way_back, check_auxiliary_run, check_networks):
+        for check in (check_refusals, check_modes, check_beside_built_in, check_way_back,
+                      check_auxiliary_run, check_networks):
             check(folder)
     for failure in failures:
         print("FAILED:", failure)

@@ -3,6 +3,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <set>
+
 #include "tessera/base/error.h"
 
 namespace tessera {
@@ -26,13 +28,50 @@ class Interpreter final : public ForeignNetwork {
     samples_ = images.size(0);
     device_ = images.device();
     at(program_.body.inputs[0]) = images;
-    for (const auto& node : program_.body.nodes) run(node);
+    sizes_.clear();
+    note_size(program_.body.inputs[0]);
+    for (const auto& node : program_.body.nodes) {
+      run(node);
+      for (const int v : node.outputs) note_size(v);
+    }
     std::vector<at::Tensor> out;
     for (const int v : program_.body.outputs) out.push_back(at(v).toTensor());
+    for (const auto& [name, value] : program_.renewed)
+      if (const auto buffer = tensors_.find(name); buffer != tensors_.end())
+        buffer->second.copy_(at(value).toTensor().detach());
     return out;
   }
 
  private:
+  // What rows and columns at the export have become.
+  void note_size(int value) {
+    const auto exported = program_.exported_sizes.find(value);
+    if (exported == program_.exported_sizes.end() || exported->second.size() != 4 || !at(value).isTensor()) return;
+    const at::Tensor now = at(value).toTensor();
+    if (now.dim() == 4) sizes_[{exported->second[2], exported->second[3]}].insert({now.size(2), now.size(3)});
+  }
+
+  // Sizes that are written into the code, for the images of now: as the importer makes them relative (call.h).
+  void make_relative(c10::List<std::int64_t>& sizes, const ForeignNode& node) const {
+    const auto& exported = program_.exported_images;
+    if (exported.empty()) return;
+    const bool planes = is_size_of_planes(node.op);
+    if (!planes && sizes.size() > 1 && sizes.get(0) == exported[0]) sizes.set(0, samples_);
+    // A module has its size from whoever wrote it.
+    const bool constant = node.where.kind.find("Adaptive") != std::string::npos;
+    if (constant || sizes.size() < (planes ? 2 : 4)) return;
+    const std::size_t n = sizes.size();
+    const auto found = sizes_.find({sizes.get(n - 2), sizes.get(n - 1)});
+    if (found == sizes_.end() || found->second.size() != 1) return;
+    sizes.set(n - 2, found->second.begin()->first);
+    sizes.set(n - 1, found->second.begin()->second);
+  }
+
+  // Rows and columns alone.
+  static bool is_size_of_planes(const std::string& op) {
+    return op.starts_with("aten::upsample") || op.starts_with("aten::adaptive");
+  }
+
   c10::IValue& at(int value) { return values_.at(static_cast<std::size_t>(value)); }
 
   c10::IValue constant(const Thing& thing) const {
@@ -65,8 +104,11 @@ class Interpreter final : public ForeignNetwork {
   }
 
   void call(const ForeignNode& node) {
+    // What torch 1.13 does not have yet.
+    const bool in_place = node.op == "aten::_native_batch_norm_legit_functional";
+    const std::string name = in_place ? "aten::native_batch_norm" : node.op;
     const auto op =
-        c10::Dispatcher::singleton().findSchema({node.op, node.overload == "default" ? std::string() : node.overload});
+        c10::Dispatcher::singleton().findSchema({name, node.overload == "default" ? std::string() : node.overload});
     if (!op) throw Error(concat("this torch has no operator ", node.op, ".", node.overload));
     std::vector<c10::IValue> stack;
     for (const auto& argument : op->schema().arguments()) {
@@ -77,17 +119,25 @@ class Interpreter final : public ForeignNetwork {
       if (argument.name() == "device")
         stack.emplace_back(device_);
       else
-        stack.push_back(given ? converted(at(given->value), argument.type(), argument.name())
+        stack.push_back(given ? converted(at(given->value), argument.type(), argument.name(), node)
                               : argument.default_value().value_or(c10::IValue()));
     }
+    if (in_place) {  // the statistics that are changed are copies, and come out as well
+      stack[3] = stack[3].toTensor().clone();
+      stack[4] = stack[4].toTensor().clone();
+    }
+    const std::vector<c10::IValue> statistics(in_place ? stack.begin() + 3 : stack.end(),
+                                              in_place ? stack.begin() + 5 : stack.end());
     op->callBoxed(&stack);
+    stack.insert(stack.end(), statistics.begin(), statistics.end());
     for (std::size_t i = 0; i < node.outputs.size() && i < stack.size(); ++i) at(node.outputs[i]) = stack[i];
   }
 
-  // Lists of the kind that the operator wants. A first size that is the number of samples at the export is that of now.
-  c10::IValue converted(const c10::IValue& value, const c10::TypePtr& type, const std::string& name) const {
+  // Lists of the kind that the operator wants.
+  c10::IValue converted(const c10::IValue& value, const c10::TypePtr& type, const std::string& name,
+                        const ForeignNode& node) const {
     if (const auto optional = type->cast<c10::OptionalType>())
-      return value.isNone() ? value : converted(value, optional->getElementType(), name);
+      return value.isNone() ? value : converted(value, optional->getElementType(), name, node);
     if (type->kind() == c10::TypeKind::FloatType && value.isInt()) return static_cast<double>(value.toInt());
     if (type->kind() == c10::TypeKind::TensorType && (value.isInt() || value.isDouble())) {
       // A number of the code, which does not change the type of what it is added to: counters stay whole numbers.
@@ -115,15 +165,14 @@ class Interpreter final : public ForeignNetwork {
     }
     c10::List<std::int64_t> list;
     for (const auto& item : items) list.push_back(item.toInt());
-    const auto& exported = program_.exported_images;
-    if ((name == "size" || name == "shape") && !exported.empty() && list.size() > 1 && list.get(0) == exported[0])
-      list.set(0, samples_);
+    if (name == "size" || name == "shape" || name == "output_size") make_relative(list, node);
     return list;
   }
 
   const ForeignProgram& program_;
   std::map<std::string, at::Tensor> tensors_;
   std::vector<c10::IValue> values_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::set<std::pair<std::int64_t, std::int64_t>>> sizes_;
   std::int64_t samples_ = 0;
   at::Device device_ = at::kCPU;
 };

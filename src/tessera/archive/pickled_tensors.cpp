@@ -220,7 +220,14 @@ class Unpickler {
   PickledPtr made_by(PickledPtr function, PickledPtr arguments) {
     if (function->kind != Pickled::Kind::name) damaged();
     if (function->text == "collections OrderedDict") return make(Pickled::Kind::dictionary);
-    if (function->text == "torch._utils _rebuild_parameter") return item(arguments, 0);
+    if (function->text == "torch._utils _rebuild_parameter") {
+      if (item(arguments, 0)->kind != Pickled::Kind::tensor || item(arguments, 1)->kind != Pickled::Kind::number)
+        damaged();
+      const PickledPtr parameter = make(Pickled::Kind::tensor);
+      parameter->tensor = item(arguments, 0)->tensor;
+      parameter->tensor.requires_grad = item(arguments, 1)->number != 0;
+      return parameter;
+    }
     if (function->text != "torch._utils _rebuild_tensor_v2")
       throw Error(concat("its weights hold a '", function->text, "'"));
     if (item(arguments, 0)->kind != Pickled::Kind::storage || item(arguments, 1)->kind != Pickled::Kind::number)

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ struct PickledTensor {
   std::string storage;  ///< its number: record data/<number> of the archive
   std::int64_t offset = 0;
   std::vector<std::int64_t> sizes, strides;
+  std::optional<bool> requires_grad = {};  ///< of a parameter
 };
 
 /// Whether all numbers of such a tensor lie among `elements` of its storage.

@@ -106,9 +106,11 @@ class Pt2File final : public NetworkFile {
   void read_pickled(std::string_view file) {
     if (file.empty()) return;
     const StoredZip zip(file);
-    for (const auto& [name, t] : read_pickled_tensors(zip.ending("/data.pkl")))
+    for (const auto& [name, t] : read_pickled_tensors(zip.ending("/data.pkl"))) {
       tensors_[name] =
           read(zip.ending(concat("/data/", t.storage)), dtype_of(t.type), t.sizes, t.strides, t.offset, name);
+      if (t.requires_grad) graph_.trained[name] = *t.requires_grad;
+    }
   }
 
   void read_tensors(Reader& reader, const std::string& folder, const std::string& config) {

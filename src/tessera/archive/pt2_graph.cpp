@@ -19,7 +19,9 @@ class Parser {
     if (program.body.inputs.size() != 1)
       throw Error(concat("the network takes ", program.body.inputs.size(), " inputs, not images alone"));
     for (const auto& node : graph_.at("nodes")) add_node(node);
-    for (const auto& output : graph_.at("outputs")) add_output(output);
+    const Json& outputs = graph_.at("outputs");
+    const Json specs = module_.at("signature").value("output_specs", Json::array());
+    for (std::size_t i = 0; i < outputs.size(); ++i) add_output(outputs[i], i < specs.size() ? specs[i] : Json());
     name_outputs();
     for (const auto& [name, meta] : graph_.at("tensor_values").items()) {
       const auto found = values_.find(name);
@@ -160,7 +162,10 @@ class Parser {
       std::string last = stack->get<std::string>();
       last = last.substr(last.rfind(';') + 1);
       const auto first = last.find(','), second = last.find(',', first + 1);
-      if (second != std::string::npos) out.module = last.substr(first + 1, second - first - 1);
+      if (second != std::string::npos) {
+        out.module = last.substr(first + 1, second - first - 1);
+        out.kind = last.substr(second + 1);
+      }
     }
     if (const auto trace = metadata.find("stack_trace"); trace != metadata.end() && trace->is_string()) {
       const std::string text = trace->get<std::string>();
@@ -172,10 +177,17 @@ class Parser {
     return out;
   }
 
-  void add_output(const Json& output) {
-    if (const auto tensor = output.find("as_tensor"); tensor != output.end())
-      if (const auto found = values_.find(tensor->at("name").get<std::string>()); found != values_.end())
-        out_.program.body.outputs.push_back(found->second);
+  // What the user gets, and what buffers become: code before torch 2.6, or after run_decompositions(), returns these
+  // too.
+  void add_output(const Json& output, const Json& spec) {
+    const auto tensor = output.find("as_tensor");
+    if (tensor == output.end()) return;
+    const auto found = values_.find(tensor->at("name").get<std::string>());
+    if (found == values_.end()) return;
+    if (const auto buffer = spec.find("buffer_mutation"); buffer != spec.end())
+      out_.program.renewed[buffer->at("buffer_name").get<std::string>()] = found->second;
+    else if (spec.empty() || spec.contains("user_output"))
+      out_.program.body.outputs.push_back(found->second);
   }
 
   // The keys of a dictionary, where the network returns one: the context of its tree.

@@ -38,6 +38,11 @@ Pair Translation::relative(Pair written) const {
                  ", or export it with dynamic shapes or by torch.jit.script");
 }
 
+bool Translation::may_have_changed(Pair written) const {
+  const auto found = sizes_.find({written.height, written.width});
+  return found != sizes_.end() && *found->second.rbegin() != found->first;
+}
+
 std::string Translation::name_for(const std::string& module, std::string_view what) {
   std::string base(what);
   if (!module.empty())
@@ -54,7 +59,7 @@ std::string Translation::owner_of(const StoredRef& weight, const std::string& su
   return name_for(owner, owner.substr(owner.rfind('.') + 1));
 }
 
-void Translation::adopt(Value node, const std::string& suffix, const StoredRef& from) {
+void Translation::adopt(Value node, const std::string& suffix, const StoredRef& from, Start start) {
   const StoredTensor& stored = *from.tensor;
   const Node& owner = graph.node(node);
   if (stored.name.empty()) not_translated("its ", suffix, " is a constant of the code, not a parameter");
@@ -71,12 +76,10 @@ void Translation::adopt(Value node, const std::string& suffix, const StoredRef& 
       not_translated("'", stored.name, "' is ", sizes_text(stored.sizes), " where ", sizes_text(spec.sizes),
                      " is needed");
     if (stored.name != owner.name + "." + suffix) spec.name = stored.name;
-    if (!options_.random_start) spec.init = {Initializer::Kind::given, 0, stored.value};
-    // Running statistics are trained by nobody.
-    if (spec.trainable && !stored.trained) {
-      spec.trainable = false;
-      spec.fixed = true;
-    }
+    spec.fixed = spec.trainable && !stored.trained;  // running statistics are trained by nobody
+    spec.trainable = spec.trainable && stored.trained;
+    if (!options_.random_start || spec.fixed || start == Start::as_in_the_file)
+      spec.init = {Initializer::Kind::given, 0, stored.value};
     return;
   }
   throw Error(concat("internal error: no parameter ", suffix, " of ", owner.name));
@@ -155,7 +158,8 @@ const StoredRef* Call::stored(std::string_view name) const {
   if (t.none()) return nullptr;
   const auto* stored = t.as<StoredRef>();
   if (!stored) not_translated("its ", name, " is computed by the network (", text_of(t), ")");
-  if (stored->sizes != stored->tensor->sizes) not_translated("its ", name, " is '", stored->tensor->name, "' reshaped");
+  if (stored->sizes != stored->tensor->sizes || stored->transposed)
+    not_translated("its ", name, " is '", stored->tensor->name, "' reshaped");
   return stored;
 }
 

@@ -19,6 +19,9 @@ class NotTranslated : public Error {
   using Error::Error;
 };
 
+/// The first value of a parameter or statistic of a file: with --init random it may be another one.
+enum class Start { as_asked, as_in_the_file };
+
 /// The graph that comes into being, and what is known of its nodes.
 class Translation {
  public:
@@ -34,13 +37,15 @@ class Translation {
   /// What rows and columns that are written into the code as numbers are for the images of this run. Throws where the
   /// code does not tell.
   Pair relative(Pair written) const;
+  /// Whether they may be the size of a value, and values of that size have another one now.
+  bool may_have_changed(Pair written) const;
 
   /// A name for a node that nobody else has, from the module it stands in.
   std::string name_for(const std::string& module, std::string_view what);
   /// The name of a node with parameters, from that of its first one in the file.
   std::string owner_of(const StoredRef& weight, const std::string& suffix, const std::string& module);
-  /// Gives a parameter of the node its name and values from the file.
-  void adopt(Value node, const std::string& suffix, const StoredRef& from);
+  /// Gives a parameter of the node its name and values from the file. What is not trained always has these.
+  void adopt(Value node, const std::string& suffix, const StoredRef& from, Start start = Start::as_asked);
   const StoredTensor* find(const std::string& name) const { return program_.find(name); }
   const ForeignProgram& program() const { return program_; }
 

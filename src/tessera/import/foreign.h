@@ -15,6 +15,7 @@ namespace tessera {
 /// Where an operator stands.
 struct Whereabouts {
   std::string module;  ///< "layer1.0.conv1"; empty: the network itself
+  std::string kind;    ///< of the module, where the file has it: "torch.nn.modules.conv.Conv2d"
   std::string source;  ///< "resnet.py:92", where the file has it
 };
 
@@ -52,6 +53,8 @@ struct ForeignProgram {
   /// channels, rows, columns), and those that every value had then.
   std::vector<std::int64_t> exported_images = {};
   std::map<int, std::vector<std::int64_t>> exported_sizes = {};
+  /// Where the code changes nothing in place: buffers by name, and the values that these have after a run.
+  std::map<std::string, int> renewed = {};
   std::vector<std::string> output_names = {};  ///< where the outputs are known by name only to the file
 
   StoredTensor& add(StoredTensor tensor) {

@@ -83,9 +83,7 @@ Thing no_volumes(const Call&) { not_translated("volumes are not supported, only 
 Thing no_sequences(const Call&) { not_translated("sequences are not supported, only images"); }
 
 // Of one position a linear layer; at every position, along the last dimension, it is a convolution of one pixel.
-Thing linear(const Call& call) {
-  const StoredRef &weight = weight_of(call, 2), *bias = call.stored("bias");
-  const ForeignTensor& x = call.tensor("input");
+Thing linear(const Call& call, const ForeignTensor& x, const StoredRef& weight, const StoredRef* bias) {
   Graph& g = call.graph();
   Value value = x.value();
   Form form = x.form;
@@ -109,6 +107,14 @@ Thing linear(const Call& call) {
   return call.result(y, form);
 }
 
+// bias + x · weightᵀ: what a linear layer is once its code is taken apart.
+Thing product_of_matrices(const Call& call, std::string_view x, const StoredRef* bias) {
+  const auto* weight = call.argument("mat2").as<StoredRef>();
+  if (!weight || !weight->transposed || call.number("beta", 1) != 1 || call.number("alpha", 1) != 1)
+    not_translated("a product of matrices that is no linear layer");
+  return linear(call, call.tensor(x), {weight->tensor, weight->tensor->sizes}, bias);
+}
+
 // The parameters of a norm, as far as it has them.
 void adopt_affine(const Call& call, Value y, const StoredRef* weight, const StoredRef* bias) {
   if ((weight == nullptr) != (bias == nullptr)) not_translated("it has a weight or a bias, but not both");
@@ -129,12 +135,14 @@ Thing batch_norm(const Call& call, bool training) {
   const Value y =
       call.graph().add_node(std::make_shared<Norm>(o), {x}, t.owner_of(*mean, "running_mean", call.module()));
   adopt_affine(call, y, weight, bias);
-  t.adopt(y, "running_mean", *mean);
-  t.adopt(y, "running_var", *variance);
+  const Start start = o.frozen ? Start::as_in_the_file : Start::as_asked;
+  t.adopt(y, "running_mean", *mean, start);
+  t.adopt(y, "running_var", *variance, start);
   const std::string& name = mean->tensor->name;
   const std::string counter =
       name.substr(0, name.size() - std::min(name.size(), std::string("running_mean").size())) + "num_batches_tracked";
-  if (const StoredTensor* batches = t.find(counter)) t.adopt(y, "num_batches_tracked", {batches, batches->sizes});
+  if (const StoredTensor* batches = t.find(counter))
+    t.adopt(y, "num_batches_tracked", {batches, batches->sizes}, start);
   ++t.norms;
   t.frozen_norms += o.frozen;
   return call.result_like(call.tensor("input"), y);
@@ -213,7 +221,9 @@ void add_layers(OperatorTable& t) {
     t[std::string("aten::") + name] = no_volumes;
   for (const char* name : {"conv1d", "conv_transpose1d", "max_pool1d", "adaptive_avg_pool1d"})
     t[std::string("aten::") + name] = no_sequences;
-  t["aten::linear"] = linear;
+  t["aten::linear"] = [](const Call& c) { return linear(c, c.tensor("input"), weight_of(c, 2), c.stored("bias")); };
+  t["aten::addmm"] = [](const Call& c) { return product_of_matrices(c, "mat1", c.stored("self")); };
+  t["aten::mm"] = [](const Call& c) { return product_of_matrices(c, "self", nullptr); };
   t["aten::batch_norm"] = [](const Call& c) { return batch_norm(c, c.flag("training", false)); };
   for (const char* name : {"_native_batch_norm_legit_functional", "_native_batch_norm_legit", "native_batch_norm",
                            "cudnn_batch_norm", "_batch_norm_with_update_functional", "_batch_norm_with_update"})

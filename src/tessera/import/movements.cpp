@@ -46,6 +46,7 @@ std::string words(const std::vector<std::int64_t>& sizes) {
 
 Thing viewed(const Call& call, const char* argument) {
   if (const auto* weight = call.argument("self").as<StoredRef>()) {
+    if (weight->transposed) not_translated("a view of '", weight->tensor->name, "' transposed");
     std::vector<std::int64_t> sizes = call.integers(argument);
     std::int64_t known = 1;
     for (const auto s : sizes) known *= s < 0 ? 1 : s;
@@ -69,6 +70,13 @@ Thing viewed(const Call& call, const char* argument) {
 }
 
 Thing permuted(const Call& call, std::vector<std::int64_t> dims) {
+  if (const auto* weight = call.argument("self").as<StoredRef>()) {
+    const std::vector<std::int64_t>& sizes = weight->tensor->sizes;
+    const bool swap = dims.size() == 2 && (dims[0] + 2) % 2 == 1 && (dims[1] + 2) % 2 == 0;
+    if (!swap || sizes.size() != 2 || weight->sizes != sizes || weight->transposed)
+      not_translated("a permutation of the weight '", weight->tensor->name, "'");
+    return StoredRef{weight->tensor, {sizes[1], sizes[0]}, true};
+  }
   const ForeignTensor& x = call.tensor("self");
   std::vector<std::size_t> order;
   for (const auto d : dims) order.push_back(dim_of(x.form, d));
@@ -78,6 +86,7 @@ Thing permuted(const Call& call, std::vector<std::int64_t> dims) {
 }
 
 Thing transposed(const Call& call) {
+  if (call.argument("self").as<StoredRef>()) return permuted(call, {1, 0});
   const ForeignTensor& x = call.tensor("self");
   std::vector<std::int64_t> order(x.form.rank());
   std::iota(order.begin(), order.end(), 0);
@@ -274,6 +283,7 @@ Thing expanded(const Call& call, const ForeignTensor& x, const std::vector<std::
     if (d == 1) not_translated("an expansion of one channel to ", to[d]);
     (d == 2 ? size.height : size.width) = to[d];
   }
+  if (call.translation.may_have_changed(size)) size = call.translation.relative(size);
   if (size == Pair{in.height, in.width}) return std::make_shared<ForeignTensor>(x);
   return call.result(call.add(std::make_shared<Resize>(ResizeOptions{.size = size}), {x.value()}));
 }
@@ -291,6 +301,7 @@ void add_movements(OperatorTable& t) {
   t["aten::reshape"] = [](const Call& c) { return viewed(c, "shape"); };
   t["aten::permute"] = [](const Call& c) { return permuted(c, c.integers("dims")); };
   t["aten::transpose"] = transposed;
+  t["aten::t"] = [](const Call& c) { return permuted(c, {1, 0}); };
   t["aten::flatten"] = flattened;
   t["aten::unflatten"] = unflattened;
   t["aten::unsqueeze"] = unsqueezed;

@@ -48,6 +48,9 @@ Thing adaptive_pool(const Call& call, bool max) {
   } else {
     size = call.pair("output_size", 1);
   }
+  // A module has its size from whoever wrote it; a function may have been given that of another tensor.
+  const bool of_a_module = call.where().kind.find("Adaptive") != std::string::npos;
+  if (!of_a_module && call.translation.may_have_changed(size)) size = call.translation.relative(size);
   const Thing y = call.result(adaptive(call, x, size, max));
   return call.outputs() == 1 ? y : Thing::list({y, Unknown{}});
 }

@@ -32,7 +32,8 @@ Thing scaled(const Call& call, const ForeignTensor& x, const StoredRef& weight) 
   const std::size_t rank = x.form.rank(), behind = weight.sizes.size();
   const std::int64_t channels = call.graph().shape(x.value()).channels;
   const auto place = x.form.place_of(Of::channels);
-  bool fits = behind <= rank && weight.tensor->elements() == channels && place && *place + behind >= rank;
+  bool fits =
+      !weight.transposed && behind <= rank && weight.tensor->elements() == channels && place && *place + behind >= rank;
   for (std::size_t i = 0; fits && i < behind; ++i)
     fits = weight.sizes[i] == (i + rank - behind == *place ? channels : 1);
   if (!fits)
@@ -45,7 +46,8 @@ Thing scaled(const Call& call, const ForeignTensor& x, const StoredRef& weight) 
                                         call.translation.name_for(owner, "scale"));
   if (weight.tensor->sizes != std::vector<std::int64_t>{channels, 1, 1})
     not_translated("the parameter '", name, "' is multiplied in; only parameters of ", channels, "x1x1 can be");
-  call.translation.adopt(y, suffix, {weight.tensor, weight.tensor->sizes});
+  // There is no rule of torch for such parameters: what they start from is what their module says.
+  call.translation.adopt(y, suffix, {weight.tensor, weight.tensor->sizes}, Start::as_in_the_file);
   return call.result(y, x.form);
 }
 

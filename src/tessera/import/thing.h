@@ -30,10 +30,11 @@ struct StoredTensor {
   }
 };
 
-/// A stored tensor, perhaps seen under other sizes.
+/// A stored tensor, perhaps seen under other sizes, or a matrix of them with its rows as columns.
 struct StoredRef {
   const StoredTensor* tensor = nullptr;
   std::vector<std::int64_t> sizes;
+  bool transposed = false;
 };
 
 /// What tensors that share memory have in common. What is changed in place is changed for all of them.
