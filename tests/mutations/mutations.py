@@ -23,9 +23,10 @@ PARAMETERS = "src/tessera/runtime/parameters.cpp"
 FAULTS = [
     # Margins.
     Fault("the margin's gradient is dropped", EXCHANGE,
-          "    add_region(arrival.target, arrival.staged);\n", ""),
+          "  for (const Arrival& arrival : arrivals_) add_region(arrival.target, arrival.staged);\n", ""),
     Fault("the margin's gradient replaces what is there", EXCHANGE,
-          "    add_region(arrival.target, arrival.staged);\n",
+          "  for (const Arrival& arrival : arrivals_) add_region(arrival.target, arrival.staged);\n",
+          "  for (const Arrival& arrival : arrivals_)\n"
           "    if (arrival.staged.count() > 0) copy_region(arrival.target, arrival.staged);\n"),
     Fault("corners are not sent", EXCHANGE,
           "!out.empty()) sends_.push_back({Rank{peer}, out});\n"
@@ -39,7 +40,7 @@ FAULTS = [
           "    for (const Box& box : unseen_) zero_region(part_of(have, have_, box));\n",
           "    for (const Box& box : unseen_) static_cast<void>(box);\n"),
     Fault("the first gradient to arrive is added to memory of any content", EXCHANGE,
-          "      if (put != (into == Into::fresh && strip.first)) continue;\n", "      if (put) continue;\n"),
+          "    if (into == Into::fresh && strip.first) {\n", "    if (false) {\n"),
     Fault("the margin is one row short at the bottom", LAYOUT,
           "          const Box need = node.op->input_box(out.made[m], i, shapes);\n",
           "          Box need = node.op->input_box(out.made[m], i, shapes);\n"
@@ -50,13 +51,17 @@ FAULTS = [
           "          if (need.width().begin < owned[m].width().begin) need[Axis::width].begin += 1;\n"),
     Fault("the margin of a value inside a fused block is neither made nor exchanged", LAYOUT,
           "      layout.made = layout.held;\n", ""),
+    # Turns.
+    Fault("only the first turn's sums count", EXECUTOR,
+          "    if (!gather) mine.data = mine.data.sum(0);\n", "    if (!gather) mine.data = mine.data[0];\n"),
+    Fault("margins' gradients of another turn are dropped", EXCHANGE,
+          "  for (const Arrival& arrival : arrivals_) add_region(part_of(whole, have_, arrival.box), arrival.staged);\n", ""),
+    Fault("every turn hands in the running statistics", EXECUTOR, "mine.statistics.share = 0;", ""),
     # Batch norm.
     Fault("a norm for each tile", EXECUTOR,
-          "if (group == nullptr || !offer.data.defined()) return agreed_alone(offer);",
-          "if (group == nullptr || !offer.data.defined() || offer.how == Offer::How::gather) return agreed_alone(offer);"),
+          "if (group == nullptr) return gather", "if (group == nullptr || gather) return gather"),
     Fault("a norm's gradient for each tile", EXECUTOR,
-          "if (group == nullptr || !offer.data.defined()) return agreed_alone(offer);",
-          "if (group == nullptr || !offer.data.defined() || offer.how != Offer::How::gather) return agreed_alone(offer);"),
+          "if (group == nullptr) return gather", "if (group == nullptr || !gather) return gather"),
     Fault("the unbiased variance in the normalisation", NORM,
           "std::sqrt(m2[g] / count +", "std::sqrt(m2[g] / (count - 1) +"),
     Fault("the biased variance in the running one", NORM,
@@ -70,9 +75,9 @@ FAULTS = [
     Fault("pixels computed twice count twice in the norm's gradient", NORM,
           "{row(0), statistics ? row(1) : zero, statistics ? row(2) : zero}", "{row(0), row(1), row(2)}"),
     Fault("every member hands in the running statistics", TRAINER,
-          "w.place.member == 0 && first_of_replicas ? 1 : 0;", "first_of_replicas ? 1 : 0;"),
+          "w.place.member == 0 && first_of_replicas ? 1", "first_of_replicas ? 1"),
     Fault("every replica hands in the running statistics", TRAINER,
-          "w.place.member == 0 && first_of_replicas ? 1 : 0;", "w.place.member == 0 ? 1 : 0;"),
+          "w.place.member == 0 && first_of_replicas ? 1", "w.place.member == 0 ? 1"),
     Fault("stale running statistics", TRAINER,
           "    held->parameters.update_statistics(plan_.global_micros());\n",
           "    if (step_ > 0) held->parameters.update_statistics(plan_.global_micros());\n"),

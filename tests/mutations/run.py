@@ -22,6 +22,8 @@ PLANS = {
     "one rank against torch": SMALL + "--batch-size 4 --parts 2 --weight-decay 0.01 --clip-norm 0.5",
     "tiles": SMALL + "--batch-size 2 --grid 3x2",
     "fused tiles": SMALL + "--batch-size 2 --grid 2x2 --halo-D2 --fused-layers 2",
+    "turns": SMALL + "--batch-size 2 --turns 3x2",
+    "turns in a file": SMALL + "--batch-size 2 --turns 2x2 --recompute block:2 --store file --scratch /tmp",
     "stages, 1f1b": SMALL + "--batch-size 6 --parts 3 --split-size 3",
     "stages, gpipe": SMALL + "--batch-size 6 --parts 3 --split-size 3 --schedule gpipe",
     "stages, zero-bubble": SMALL + "--batch-size 6 --parts 3 --split-size 3 --schedule zero-bubble",

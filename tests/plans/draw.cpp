@@ -256,6 +256,7 @@ bool planner_accepts(const Graph& graph, const Flags& flags) {
                               .grid = text_of(flags, "--grid"),
                               .spatial_size = number_of(flags, "--spatial-size"),
                               .slice_method = text_of(flags, "--slice-method"),
+                              .turns = text_of(flags, "--turns"),
                               .schedule = text_of(flags, "--schedule"),
                               .times = number_of(flags, "--times"),
                               .local_dp = number_of(flags, "--local-DP"),

@@ -19,8 +19,8 @@ namespace tessera {
 struct VerifyOptions {
   double tolerance = 0;  ///< relative; 0: what the data type allows
   double factor = 100;
-  int trials = 4;  ///< how often the reference is trained again at most: one random change may move a number by chance
-                   ///< very little
+  int trials = 12;  ///< how often the reference is trained again at most: one random change may move a number by chance
+                    ///< very little
   std::shared_ptr<const ForeignModule> foreign = nullptr;  ///< one rank is compared with this, not with its own graph
 };
 
