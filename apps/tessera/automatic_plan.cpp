@@ -48,7 +48,12 @@ std::vector<int> ranks_to_try(const Options& o, const Launch& launch) {
             *started, ", disagree; leave out --ranks");
     return {*started};
   }
-  if (o.ranks) return {*o.ranks};
+  if (o.ranks) {
+    require(!at_hand(o) || on_gpus(o) || *o.ranks <= most_thread_ranks_tried, "--ranks ", *o.ranks,
+            " is more than the ", most_thread_ranks_tried,
+            " that can be tried out here; start them with mpirun, or describe a larger machine ", "with --machine");
+    return {*o.ranks};
+  }
   require(at_hand(o), "--auto needs to know how many ranks there will be on a machine that is not here; use --ranks");
   const int most = on_gpus(o) ? gpu_count() : launch.cores();
   std::set<int> all{most};
@@ -86,8 +91,9 @@ class Measured {
       // More samples at once are cheaper each, to a point.
       const double one = sum(costs_.totals(t, 1));
       constexpr double enough = 4;
-      const auto samples = std::min<std::int64_t>(o_.plan.batch_size, static_cast<std::int64_t>(enough / one));
-      if (samples > 1) rehearse_cells(rehearsal(t, o_.train.recompute), samples, costs_);
+      auto samples = std::min<std::int64_t>(o_.plan.batch_size, static_cast<std::int64_t>(enough / one));
+      while (samples > 1 && players_with_memory(samples) < 1) samples /= 2;
+      if (samples > 1) rehearse_cells(rehearsal(t, o_.train.recompute, 0, samples), samples, costs_);
     }
     seconds_ += now_seconds() - begin;
   }
@@ -122,23 +128,25 @@ class Measured {
     for (const double v : values) all += v;
     return all;
   }
-  // How many can rehearse a cell side by side: each has whole images of it, its values and their gradients.
-  int players_with_memory() const {
+  // How many can rehearse a cell side by side: each has so many whole images of it, its values and their gradients.
+  int players_with_memory(std::int64_t samples) const {
     if (on_gpus(o_)) return 1;
     std::int64_t largest = 0;
     for (const Node& node : job_.graph.nodes()) largest = std::max(largest, node.shape.elements());
     constexpr double values_at_a_time = 8, share = 0.5;
-    const double bytes = values_at_a_time * static_cast<double>(largest * element_bytes(o_));
+    const double bytes = values_at_a_time * static_cast<double>(samples * largest * element_bytes(o_));
     const double free = free_host_bytes();
-    require(bytes < free, "--auto tries out each part of the network on a whole image, which takes about ",
+    require(bytes < free || samples > 1,
+            "--auto tries out each part of the network on a whole image, which takes about ",
             human_bytes(static_cast<std::int64_t>(bytes)), " here, and ", human_bytes(static_cast<std::int64_t>(free)),
             " are free; give the plan by hand (--grid, --turns), or look for one with tessera plan --auto --machine");
     return static_cast<int>(std::min(1e6, share * free / bytes));
   }
   // `ranks`: that are at work at the same time; 0: as many as have cores.
-  Rehearsal rehearsal(int threads, Recompute recompute, int ranks = 0) const {
+  Rehearsal rehearsal(int threads, Recompute recompute, int ranks = 0, std::int64_t samples = 1) const {
     constexpr int most = 16;
-    const int company = std::clamp(std::min(ranks > 0 ? ranks : cores_ / threads, players_with_memory()), 1, most);
+    const int players = std::min(ranks > 0 ? ranks : cores_ / threads, players_with_memory(samples));
+    const int company = std::clamp(players, 1, most);
     return {.graph = job_.graph,
             .activations = o_.train.activations(),
             .recompute = recompute,
@@ -172,6 +180,8 @@ SearchWish wish_of(const Job& job, const Options& o, const Launch& launch) {
     if (wish.memory == 0) wish.memory = machine.memory;
     if (!wish.plan.ranks_per_node) wish.plan.ranks_per_node = machine.ranks_per_node;
   }
+  if (wish.memory == 0 && at_hand(o) && on_gpus(o) && !o.planning)
+    wish.memory = free_gpu_memory_of_a_rank(wish.ranks.back(), launch);
   wish.footprint = footprint_for(job, o);
   const int cores = launch.cores();
   const bool gpus = wish.cores == 0;
@@ -187,7 +197,7 @@ SearchWish wish_of(const Job& job, const Options& o, const Launch& launch) {
 // Every number of ranks has links of its own: more of them share the cores.
 std::map<int, Site> sites_of(const SearchWish& wish, const Job& job, const Options& o, const Launch& launch) {
   std::map<int, Site> sites;
-  Site alone{.cores = wish.cores};
+  Site alone{.cores = wish.cores, .common_copies = job.common_copies};
   if (at_hand(o))
     launch.told([&] {  // the first process decides, so nobody else needs to know
       alone.update_bytes = update_rate(o.train.optimizer, o.train.activations(), 1);
@@ -267,8 +277,9 @@ CellCosts costs_of(const Job& job, const Options& o, const std::vector<int>& thr
     measured.try_cells(threads);
     return measured.costs();
   }
-  return o.machine.empty() ? estimated_costs(job.graph, element_bytes(o), std::vector<int>{1}, on_gpus(o))
-                           : estimated_costs(job.graph, element_bytes(o), read_machine(o.machine, o.dtype).rates);
+  const Rates rates =
+      o.machine.empty() ? usual_rates(on_gpus(o), 1, element_bytes(o)) : read_machine(o.machine, o.dtype).rates;
+  return estimated_costs(job.graph, element_bytes(o), o.train.recompute, rates);
 }
 
 // What is expected of the time of each rank, as text for the other processes.
@@ -336,6 +347,8 @@ std::string found_scaling(const Job& job, const Options& o, const SearchWish& wi
 std::string found_plan(const Job& job, const Options& o, const SearchWish& wish, const std::vector<int>& threads,
                        int cores) {
   const bool tries = at_hand(o);
+  // What no plan can do is better said before anything is measured.
+  if (tries) check_search(job.graph, wish);
   Measured measured(job, o, cores);
   const CellCosts costs = costs_of(job, o, threads, measured);
   const double begin = now_seconds();
@@ -378,6 +391,9 @@ void choose_plan(Job& job, Options& o, const Launch& launch) {
   require(!o.has("turns") && !o.has("store"),
           "--auto does not search turns and stores; leave out --turns and --store, ", "or give the plan by hand");
   require(!o.has("num-hp") && !o.has("DP-ONLY"), "--auto does not search bundles; leave out --num-hp and --DP-ONLY");
+  require(o.scaling.empty() || !o.batch_at_most, "--scaling says which batches there are; leave out --batch-at-most");
+  require(!o.has("slice-method") || o.has("num-spatial-parts"),
+          "--slice-method says how the tiles of --num-spatial-parts lie; give that too, or leave both to --auto");
   require(o.machine.empty() || o.planning, "--machine describes a machine that is not here; it is for tessera plan");
   constexpr int most_ranks = 65536;
   require(o.ranks.value_or(1) >= 1 && o.ranks.value_or(1) <= most_ranks, "--ranks ", o.ranks.value_or(1),

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.h"
+#include "limits.h"
 #include "tessera/base/error.h"
 #include "tessera/base/meter.h"
 #include "tessera/base/text.h"
@@ -74,8 +75,9 @@ Timing measure(const HaloOptions& o, const Tiles& tiles, std::int64_t width, Com
   run();
   require(at::equal(buffer, expected(need, o.in_channels, width)), "the exchange put a wrong margin on rank ", me);
 
-  const at::Tensor weights = at::randn({o.in_channels, o.in_channels, 2 * o.halo_len + 1, 2 * o.halo_len + 1})
-                                 .contiguous(at::MemoryFormat::ChannelsLast);
+  const std::int64_t window = o.with_compute ? 2 * o.halo_len + 1 : 1;
+  const at::Tensor weights =
+      at::randn({o.in_channels, o.in_channels, window, window}).contiguous(at::MemoryFormat::ChannelsLast);
   at::Tensor out;
   const auto compute = [&] { out = at::conv2d(buffer, weights); };
   std::vector<BareMessage> bare;
@@ -114,14 +116,14 @@ Timing measure(const HaloOptions& o, const Tiles& tiles, std::int64_t width, Com
 
 void run_bench_halo(const HaloOptions& o, const Launch& launch) {
   Problems problems;
-  const auto positive = [&](std::int64_t value, const char* flag) {
-    problems.check(value >= 1, flag, " ", value, " must be at least 1");
+  const auto within = [&](std::int64_t value, const char* flag, std::int64_t least, std::int64_t most) {
+    problems.check(least <= value && value <= most, flag, " ", value, " must be from ", least, " to ", most);
   };
-  positive(o.batch_size, "--batch-size");
-  positive(o.in_channels, "--in-channels");
-  positive(o.iterations, "--iterations");
-  problems.check(o.halo_len >= 0, "--halo-len ", o.halo_len, " must not be negative");
-  problems.check(o.warmup >= 0, "--warmup ", o.warmup, " must not be negative");
+  within(o.batch_size, "--batch-size", 1, 100'000);
+  within(o.in_channels, "--in-channels", 1, most_channels);
+  within(o.iterations, "--iterations", 1, 1'000'000);
+  within(o.halo_len, "--halo-len", 0, 100'000);
+  within(o.warmup, "--warmup", 0, 1'000'000);
   Shape image;
   Grid grid;
   problems.absorb([&] { image = parse_image_size(o.image_size); });

@@ -159,6 +159,21 @@ std::vector<std::string> flags_from_plan(const CLI::App& command, const Options&
   return flags;
 }
 
+namespace {
+
+// --auto takes the batch of a step, and other plans that of a replica and a direction.
+std::string batch_of_a_step(const std::map<std::string, std::string>& flags) {
+  const auto number = [&](const char* name) {
+    const auto found = flags.find(name);
+    return found == flags.end() ? 1 : std::stoll(found->second);
+  };
+  const auto schedule = flags.find("schedule");
+  const bool gems = schedule == flags.end() ? flags.contains("times") : schedule->second.starts_with("gems");
+  return std::to_string(number("batch-size") * number("replicas") * (gems ? 2 * number("times") : 1));
+}
+
+}  // namespace
+
 std::vector<std::string> flags_from_run(const CLI::App& command, const Options& options) {
   const CheckpointOptions& o = options.checkpoints;
   std::optional<RunDescription> description;
@@ -183,7 +198,8 @@ std::vector<std::string> flags_from_run(const CLI::App& command, const Options& 
   std::vector<std::string> flags;
   for (const auto& [name, value] : description->flags) {
     if (options.has(name) || replaced.contains(name) || !command.get_option_no_throw("--" + name)) continue;
-    flags.push_back(concat("--", name, "=", value));
+    const bool whole = name == "batch-size" && options.automatic;
+    flags.push_back(concat("--", name, "=", whole ? batch_of_a_step(description->flags) : value));
   }
   return flags;
 }

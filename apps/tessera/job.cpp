@@ -98,6 +98,14 @@ void check_values(const Options& o, Problems& problems) {
   problems.check(!o.has("class-names") || names == o.model.classes, "--class-names has ", counted(names, "name"),
                  ", and --num-classes ", o.model.classes, " wants one for each class");
   problems.check(o.on_bad_image == "fail" || app_name(o.app) == "medical", "--on-bad-image is for --app medical");
+  problems.check(!o.has("tolerance") || (o.tolerance > 0 && o.tolerance < 1), "--tolerance ", o.tolerance,
+                 " must lie between 0 and 1 (1e-10, say)");
+  constexpr double longest_wait = 30 * 86400.0;
+  const double timeout = o.timeout.value_or(1);
+  problems.check(timeout > 0 && timeout <= longest_wait, "--timeout ", timeout,
+                 " must be a number of seconds above 0, and at most ", longest_wait, " (30 days)");
+  problems.check(!o.host_memory || o.device == "cuda",
+                 "--host-memory is for what waits beside a GPU; on CPUs, --memory is all there is");
   problems.check(o.synthetic_images > 0, "--synthetic-images ", o.synthetic_images, " must be at least 1");
 }
 
@@ -224,7 +232,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
                  : device_facts(wish, launch.world(), launch.world() ? launch.rank_on_machine(*launch.world()) : 0);
   for (const std::string& problem : device_problems(wish, facts)) problems.add(problem);
   check_values(o, problems);
-  problems.absorb([&] { check_plan_options(o.plan); });
+  problems.absorb([&] { o.automatic ? check_plan_numbers(o.plan) : check_plan_options(o.plan); });
   o.train.dtype = o.dtype == "float64" ? at::kDouble : o.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   o.train.device = o.device == "cuda" ? at::kCUDA : at::kCPU;
   problems.absorb([&] { o.train.recompute = parse_recompute(o.recompute); });
@@ -279,6 +287,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   settle_way_of_choosing(o);
   if (o.automatic) {
     open_images();  // how long they take to read counts, too
+    o.train.loader_workers = o.workers.value_or(o.train.loader_workers);
     choose_plan(job, o, launch);
   }
   job.plan = make_plan(job.graph, o.plan, ranks_started);

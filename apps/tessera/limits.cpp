@@ -29,6 +29,9 @@ void check_limits(const Options& o, int cores) {
   check_range<std::int64_t>(problems, "--num-filters", o.model.num_filters, 100'000);
   check_range<std::int64_t>(problems, "--batch-size", o.plan.batch_size, 100'000'000);
   check_range<std::int64_t>(problems, "--batch-at-most", o.batch_at_most, 100'000'000);
+  check_range<std::int64_t>(problems, "--steps", o.steps, 1'000'000'000);
+  check_range<std::int64_t>(problems, "--num-epochs", o.num_epochs, 1'000'000);
+  check_range<std::int64_t>(problems, "--channels", o.channels, most_channels);
   check_range<std::int64_t>(problems, "--synthetic-images", o.synthetic_images, 1'000'000'000'000);
   problems.throw_if_any();
 }

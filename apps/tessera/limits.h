@@ -5,6 +5,8 @@
 
 namespace tessera {
 
+constexpr std::int64_t most_channels = 65536;
+
 /// What a typing error would make of the flags: more threads than the machine can start, a network that takes minutes
 /// to write down. `cores`: of this machine. Throws UsageError, before anything is made of them.
 void check_limits(const Options& options, int cores);

@@ -1,11 +1,12 @@
 #include "memory_fit.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "launch.h"
 #include "progress.h"
@@ -27,18 +28,6 @@ constexpr double usable_share = 0.9;
 // What waits beside a GPU may be more than is predicted: 82 GiB instead of 66 were seen.
 constexpr double pinned_share = 0.7;
 
-// What kernels take depends on their threads.
-class WithThreads {
- public:
-  explicit WithThreads(int threads) : before_(at::get_num_threads()) { at::set_num_threads(threads); }
-  ~WithThreads() { at::set_num_threads(before_); }
-  WithThreads(const WithThreads&) = delete;
-  WithThreads& operator=(const WithThreads&) = delete;
-
- private:
-  int before_;
-};
-
 // The same on all ranks: the least that any has.
 double least(double bytes, const Launch& launch) {
   if (!launch.world()) return bytes;
@@ -51,12 +40,6 @@ double least(double bytes, const Launch& launch) {
 double share_of_host(const Job& job, const Launch& launch) {
   const int ranks = launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node();
   return usable_share * free_host_bytes() / std::max(1, ranks);
-}
-
-double share_of_gpu(const Job& job, const Launch& launch) {
-  const int ranks = launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node(),
-            gpus = std::max(1, gpu_count());
-  return usable_share * free_gpu_bytes() / std::max(1, (ranks + gpus - 1) / gpus);
 }
 
 std::string bytes(double b) { return human_bytes(static_cast<std::int64_t>(b)); }
@@ -86,7 +69,7 @@ MemoryWish wish_of(const Job& job, const Options& o, const Launch& launch, std::
   const auto mib = [](double b) { return concat(static_cast<std::int64_t>(std::ceil(b / (1 << 20))), "MiB"); };
   const std::string others = "a smaller --batch-size or more --parts, or more ranks";
   if (choice.least_stored)
-    throw UsageError(concat("what does not fit into --memory ", bytes(wish.memory), " takes ",
+    throw UsageError(concat("what does not fit into the ", bytes(wish.memory), " of the device takes ",
                             bytes(*choice.least_stored), " of the host's memory at least, and there are ",
                             bytes(wish.store_memory), "; use --host-memory ", mib(*choice.least_stored),
                             " if the host has it, more --memory, ", others));
@@ -97,20 +80,72 @@ MemoryWish wish_of(const Job& job, const Options& o, const Launch& launch, std::
                           wish.store_possible ? "" : ", or --scratch DIR, so that values can wait on a disk"));
 }
 
-void take(Job& job, Options& o, const MemoryWay& way) {
-  o.plan.turns = way.turns;
-  o.plan.halo_d2 = way.halo_d2;
-  o.recompute = words_of(way.recompute);
-  o.train.recompute = way.recompute;
-  o.store = way.store ? store_name(o) : "device";
+// Only the room differs, where a plan fits as it is.
+std::string text_of(const MemoryWay& way) {
+  return nlohmann::json{{"turns", way.turns.value_or("")},
+                        {"halo-D2", way.halo_d2},
+                        {"recompute", words_of(way.recompute)},
+                        {"store", way.store},
+                        {"room", way.room}}
+      .dump();
+}
+
+void take(Job& job, Options& o, const std::string& text, std::optional<int> ranks_started) {
+  const auto way = nlohmann::json::parse(text);
+  const auto turns = way.at("turns").get<std::string>();
+  o.plan.turns = turns.empty() ? std::nullopt : std::optional(turns);
+  o.plan.halo_d2 = way.at("halo-D2").get<bool>();
+  o.recompute = way.at("recompute").get<std::string>();
+  o.train.recompute = parse_recompute(o.recompute);
+  o.store = way.at("store").get<bool>() ? store_name(o) : "device";
   o.train.store = parse_store(o.store);
-  o.train.room = way.room;
+  o.train.room = way.at("room").get<double>();
   const std::int64_t per_node = job.plan.ranks_per_node;
-  job.plan = way.plan;
+  job.plan = make_plan(job.graph, o.plan, ranks_started);
   job.plan.ranks_per_node = per_node;
 }
 
+// On one process: the way to take, as text; none: as it is, with a warning.
+std::string way_of(const Job& job, const Options& o, const MemoryWish& wish) {
+  const double memory = wish.memory;
+  if (!o.memory) {
+    MemoryWay as_given{.turns = o.plan.turns,
+                       .halo_d2 = o.plan.halo_d2,
+                       .recompute = wish.footprint.recompute,
+                       .store = wish.footprint.store,
+                       .plan = job.plan};
+    as_given = completed(job.graph, wish, std::move(as_given));
+    // What nobody has limited is only a guess of what the host has.
+    const bool host_has_room = !o.host_memory || as_given.stored() <= wish.store_memory;
+    if (as_given.peak() <= memory && host_has_room) return text_of(as_given);
+  }
+  const MemoryChoice choice = choose_memory_way(job.graph, wish);
+  if (!choice.best && !o.memory &&
+      !(o.host_memory && choice.least_stored)) {  // predictions are a little above what GPUs take
+    print_warning(concat("the run is predicted to take ", bytes(choice.smallest.least), " or more of a GPU that has ",
+                         bytes(memory), " free"));
+    return {};
+  }
+  if (!choice.best) refuse(choice, wish, o);
+  const MemoryWay& best = *choice.best;
+  const bool as_it_was = best.turns == o.plan.turns && best.halo_d2 == o.plan.halo_d2 &&
+                         best.store == wish.footprint.store && words_of(best.recompute) == o.recompute;
+  if (as_it_was || o.quiet) return text_of(best);
+  fmt::print("memory: {} of {}{} with {}", bytes(best.peak()), bytes(memory), o.memory ? "" : " that are free",
+             flags_of(best, store_name(o)));
+  if (best.store) fmt::print(", {} {}", bytes(best.stored()), on_gpus(o) ? "in the host's memory" : "in --scratch");
+  fmt::print("; about {:.1f} times as long as with memory without end ({} ways tried)\n",
+             std::max(1.0, best.seconds / choice.fastest.seconds), choice.tried);
+  std::fflush(stdout);
+  return text_of(best);
+}
+
 }  // namespace
+
+double free_gpu_memory_of_a_rank(int ranks, const Launch& launch) {
+  const int here = launch.ranks_are_threads() ? ranks : launch.ranks_on_node(), gpus = std::max(1, gpu_count());
+  return least(usable_share * free_gpu_bytes() / std::max(1, (here + gpus - 1) / gpus), launch);
+}
 
 FootprintOptions footprint_for(const Job& job, const Options& o) {
   const std::string& rule = o.train.optimizer.name;
@@ -124,6 +159,7 @@ FootprintOptions footprint_for(const Job& job, const Options& o) {
                            .batches_ahead = o.train.loader_workers > 0 ? 2 : 0,
                            .recompute = o.evaluation.only ? Recompute::norm : o.train.recompute,
                            .workspace = nullptr,
+                           .threads = job.threads,
                            .store = o.train.store != StoreKind::device,
                            .store_prefetches = on_gpus(o),
                            .room = o.train.room,
@@ -134,7 +170,6 @@ FootprintOptions footprint_for(const Job& job, const Options& o) {
 }
 
 std::vector<Footprint> memory_needs(const Job& job, const Options& o) {
-  const WithThreads threads(job.threads[0]);
   return predicted_memory(job.plan, job.graph, footprint_for(job, o));
 }
 
@@ -145,43 +180,15 @@ void fit_into_memory(Job& job, Options& o, const Launch& launch, std::optional<i
   } else if (o.planning || !on_gpus(o)) {
     return;  // for machines that are not here; and what a CPU may take is for its user to say
   } else {
-    memory = least(share_of_gpu(job, launch), launch);
+    memory = free_gpu_memory_of_a_rank(job.plan.ranks(), launch);
   }
-  const WithThreads threads(job.threads[0]);
   // Copies out of a small device must not take what its kernels need.
   constexpr double gib = 1 << 30;
   o.train.leaving = std::clamp(memory / 16, gib / 4, 4 * gib);
   const MemoryWish wish = wish_of(job, o, launch, ranks_started, memory);
-  if (!o.memory) {
-    MemoryWay as_given{.turns = o.plan.turns,
-                       .halo_d2 = o.plan.halo_d2,
-                       .recompute = wish.footprint.recompute,
-                       .store = wish.footprint.store,
-                       .plan = job.plan};
-    as_given = completed(job.graph, wish, std::move(as_given));
-    if (as_given.peak() <= memory) {
-      o.train.room = as_given.room;
-      return;
-    }
-  }
-  const MemoryChoice choice = choose_memory_way(job.graph, wish);
-  if (!choice.best && !o.memory) {  // predictions are a little above what GPUs take
-    if (launch.speaks())
-      print_warning(concat("the run is predicted to take ", bytes(choice.smallest.least), " or more of a GPU that has ",
-                           bytes(memory), " free"));
-    return;
-  }
-  if (!choice.best) refuse(choice, wish, o);
-  const MemoryWay& best = *choice.best;
-  const bool as_it_was = best.turns == o.plan.turns && best.halo_d2 == o.plan.halo_d2 &&
-                         best.store == wish.footprint.store && words_of(best.recompute) == o.recompute;
-  take(job, o, best);
-  if (as_it_was || !launch.speaks() || o.quiet) return;
-  fmt::print("memory: {} of {}{} with {}", bytes(best.peak()), bytes(memory), o.memory ? "" : " that are free",
-             flags_of(best, store_name(o)));
-  if (best.store) fmt::print(", {} {}", bytes(best.stored()), on_gpus(o) ? "in the host's memory" : "in --scratch");
-  fmt::print("; about {:.1f} times as long as with memory without end ({} ways tried)\n",
-             std::max(1.0, best.seconds / choice.fastest.seconds), choice.tried);
+  // What kernels take is measured by every machine for itself, so one decides for all.
+  const std::string way = launch.told([&] { return way_of(job, o, wish); });
+  if (!way.empty()) take(job, o, way, ranks_started);
 }
 
 void check_memory_limit(const Job& job, const Options& o) {

@@ -10,6 +10,10 @@ class Launch;
 /// What the flags say of memory, for plans of the job's network.
 FootprintOptions footprint_for(const Job& job, const Options& options);
 
+/// Bytes that tensors of each rank may take of its GPU: the same on all processes, of which all must call it. `ranks`:
+/// of the run.
+double free_gpu_memory_of_a_rank(int ranks, const Launch& launch);
+
 /// By rank of a replica.
 std::vector<Footprint> memory_needs(const Job& job, const Options& options);
 

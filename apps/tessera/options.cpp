@@ -322,7 +322,6 @@ void add_flags(CLI::App& command, Options& o, const ModelRegistry& models) {
       .add_option(
           "--timeout", o.timeout,
           "seconds that a rank waits for another before it gives up. Default: 20 times the longest step, at least 300")
-      ->check(CLI::PositiveNumber)
       ->group(group);
   command
       .add_option(

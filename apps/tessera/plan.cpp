@@ -52,7 +52,7 @@ void print_plan(const Options& options, const Job& job, const std::vector<Footpr
 }  // namespace
 
 void run_plan(Options& options, const ModelRegistry& models, const Launch& launch) {
-  options.on_bad_image = "fail";  // no image is read
+  options.on_bad_image = "fail";  // images are not looked through; --auto reads a part of the first
   options.planning = true;
   if (!options.scaling.empty()) {
     require(options.plan_file.empty(), "--scaling ", options.scaling, " looks for plans, and --plan ",

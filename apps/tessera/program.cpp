@@ -16,6 +16,7 @@
 #include "commands.h"
 #include "evaluation.h"
 #include "flags.h"
+#include "limits.h"
 #include "standard_output.h"
 #include "tessera/base/error.h"
 #include "tessera/base/instruction_set.h"
@@ -186,7 +187,7 @@ void add_show_flags(CLI::App& show, ShowOptions& o) {
   show.add_option("--image-size", o.image_size, "512, or height x width: 300x170")->capture_default_str();
   show.add_option("--channels", o.channels, "channels of the images")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::int64_t{1}, most_channels));
   show.add_option("--model-output", o.output, "network files with several outputs: which one to train");
   show.add_flag("-v,--verbose", o.verbose, "list every node");
 }
@@ -346,7 +347,7 @@ int run_program(int argc, char** argv, const ModelRegistry& named) {
         with_plan = with_plan || from_plan;
         with_run = with_run || from_run;
         arguments.insert(arguments.end(), more.begin(), more.end());
-        if (!more.empty()) continue;
+        if (!more.empty() || from_file || from_plan) continue;  // there may be more to read
       }
     } catch (const CLI::CallForHelp& help) {
       return app.exit(help);

@@ -42,7 +42,11 @@ expect 0 "2 ranks" -- "$tessera" train --resume auto --checkpoint-dir "$work/run
 
 # A plan that is looked for takes the place of the stored one.
 expect 0 "2 ranks" "chosen: " "--split-size 2" -- "$tessera" train --resume auto --checkpoint-dir "$work/run" --steps 4 \
-  --auto --ranks 2 --batch-size 4 --split-size 2
+  --auto --ranks 2 --split-size 2
+# The batch of a step stays, however many copies share it.
+expect 0 "2 ranks" -- "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto --ranks 2 --replicas 2 \
+  --checkpoint-dir "$work/copies"
+expect 0 "step 3/3" "batch 4" -- "$tessera" train --resume auto --checkpoint-dir "$work/copies" --steps 3 --auto --ranks 2 --grid 1x2
 
 # Machines that are not here.
 expect 0 "costs estimated" "chosen: " -- "$tessera" plan --model resnet50 --image-size 2048 --batch-size 64 --auto \
@@ -74,6 +78,7 @@ expect 0 "costs measured" "weak scaling" -- "$tessera" plan "${net[@]}" --batch-
 expect 2 "--scaling 8..1" -- "$tessera" plan "${net[@]}" --scaling 8..1
 expect 2 "--scaling many" -- "$tessera" plan "${net[@]}" --scaling many
 expect 2 "--machine" -- "$tessera" plan "${net[@]}" --scaling 1..4096
+expect 2 "--batch-at-most" -- "$tessera" plan "${net[@]}" --scaling 1..2 --batch-at-most 8
 expect 2 "leave out --ranks" -- "$tessera" plan "${net[@]}" --scaling 1..2 --ranks 2
 
 # What cannot be.
@@ -86,6 +91,13 @@ echo '{"flags": {"grid": 2}}' >"$work/wrong.json"
 expect 2 "'grid'" "a text as its value" -- "$tessera" plan "${net[@]}" --plan "$work/wrong.json"
 echo '{"flags": {"lr": "9"}}' >"$work/wrong.json"
 expect 2 "'lr' is not a flag about how a run is divided" -- "$tessera" plan "${net[@]}" --plan "$work/wrong.json"
+# Said before anything is measured.
+expect 2 "--schedule 1f1bb" -- "$tessera" plan "${net[@]}" --auto --ranks 2 --split-size 2 --schedule 1f1bb
+expect 2 "give that too" -- "$tessera" plan "${net[@]}" --auto --ranks 2 --slice-method vertical
+expect 2 "can be tried out here" -- "$tessera" plan "${net[@]}" --auto --ranks 65
+# What a file of flags adds nothing to is read all the same.
+echo 'model = "resnet_v1"' >"$work/flags.toml"
+expect 0 "2 ranks" -- "$tessera" train "${net[@]}" "${few[@]}" --config "$work/flags.toml" --plan "$work/plan.json"
 expect 2 "--turns" -- "$tessera" plan "${net[@]}" --auto --ranks 2 --turns 2x2
 expect 2 "must be from 1 to 65536" -- "$tessera" plan "${net[@]}" --auto --ranks 0
 expect 2 "--batch-at-most" -- "$tessera" plan "${net[@]}" --auto --ranks 2 --batch-at-most 9223372036854775807

@@ -46,6 +46,16 @@ expect 2 "--threads 0" -- "${train[@]}" --threads 0
 # A finger that stayed on a key.
 expect 2 "--threads 10000" "this machine has" -- "${train[@]}" --threads 10000
 expect 2 "--num-workers 100000" -- "${train[@]}" --num-workers 100000
+expect 2 "--steps 99999999999" "--channels 99999999" -- "$tessera" train --steps 99999999999 --channels 99999999
+expect 2 "--num-epochs 99999999999" -- "$tessera" train --num-epochs 99999999999
+expect 2 "--parts 1000000000000" -- "${train[@]}" --parts 1000000000000
+expect 2 "--timeout nan" -- "${train[@]}" --timeout nan
+expect 2 "--timeout 0" -- "${train[@]}" --timeout 0
+expect 2 "--host-memory is for what waits beside a GPU" -- "${train[@]}" --host-memory 1GiB
+expect 2 "--tolerance -1" -- "$tessera" verify --model resnet_v1 --depth 8 --image-size 16 --tolerance -1
+expect 2 "--tolerance inf" -- "$tessera" verify --model resnet_v1 --depth 8 --image-size 16 --tolerance inf
+expect 2 "--channels" -- "$tessera" show resnet18 --channels 99999999
+expect 2 "--halo-len 99999999" "--iterations 0" -- "$tessera" bench halo --halo-len 99999999 --iterations 0 --no-compute
 expect 2 "--num-classes 10000000000" -- "${train[@]}" --num-classes 10000000000
 expect 2 "--depth 60000002" -- "$tessera" train --model resnet_v1 --depth 60000002
 expect 2 "--num-layers 3000000" "--num-filters 800000000" -- \
@@ -186,9 +196,9 @@ done
 expect 0 "libtorch" "MPI" "NCCL" -- "$tessera" --version
 
 if [ -n "$mpirun" ]; then
-  expect 2 "started 3 ranks" "mpirun -np 1" -- "$mpirun" -np 3 "${train[@]}"
+  expect 2 "there are 3 ranks" "mpirun -np 1" -- "$mpirun" -np 3 "${train[@]}"
   expect 0 "step 2/2" -- "$mpirun" -np 1 "${train[@]}"
-  expect 2 "started 3 ranks" "mpirun -np 4" -- "$mpirun" -np 3 "${train[@]}" --num-spatial-parts 4
+  expect 2 "there are 3 ranks" "mpirun -np 4" -- "$mpirun" -np 3 "${train[@]}" --num-spatial-parts 4
   expect 2 "leaves a tile empty" -- "$mpirun" -np 3 "${train[@]}" --grid 1x17
 fi
 

@@ -114,6 +114,8 @@ expect 0 -- "$tessera" predict "$work/runs/masked" --datapath "$work/masked" -o 
 expect 0 "step 4/4" -- "$tessera" train "${flags[@]}" --datapath "$work/4u2" --mean 0.3 --std 0.2,0.3,0.2,0.1
 expect 2 "--mean has 3 numbers, and the images have 4 channels" -- \
   "$tessera" train "${flags[@]}" --datapath "$work/4u2" --mean 0.1,0.2,0.3
+expect 2 "--mean nan must be a number" "--std inf must be" -- \
+  "$tessera" train "${flags[@]}" --datapath "$work/4u2" --mean nan --std inf
 expect 2 "--std has 2 numbers, and the images have 13 channels" -- \
   "$tessera" train "${flags[@]}" --datapath "$work/13u2" --std 1,2
 expect 2 "--mean 0.1" "contradicts" -- "$tessera" eval "$work/runs/4u2" --mean 0.1

@@ -126,6 +126,7 @@ std::vector<Case> cases() {
                      room});
     out.push_back({n, "in_a_file", {.batch_size = 2}, Recompute::none, {}, 0, 0.0});
   }
+  out.push_back({v1, "turns_of_stages", {.batch_size = 1, .split_size = 2, .turns = "4x4"}});
   for (const Network& n : {v1, v2, amoeba}) {
     out.push_back({n, "3x1_fused", {.batch_size = 2, .grid = "3x1", .fused_layers = 3, .halo_d2 = true}});
     out.push_back({n, "chimera", {.batch_size = 4, .parts = 4, .split_size = 2, .schedule = "chimera"}});

@@ -80,13 +80,13 @@ Interval mirrored(Interval part, std::int64_t size) { return {size - part.end, s
 Augmented::Augmented(std::shared_ptr<const ImageSource> source, const AugmentOptions& options)
     : source_(std::move(source)), options_(options), normalisation_(source_->normalisation()) {
   Problems problems;
-  problems.check(0 < options.crop_min && options.crop_min <= options.crop_max && options.crop_max <= 1,
-                 "a crop's share of the area cannot be from ", options.crop_min, " to ", options.crop_max,
-                 "; give two numbers above 0 and up to 1, the smaller first");
-  for (const auto& [name, value] : {std::pair{"brightness", options.brightness},
-                                    {"contrast", options.contrast},
-                                    {"saturation", options.saturation}})
-    problems.check(0 <= value && value <= 1, name, " cannot change by ", value, "; give a number from 0 to 1");
+  problems.check(0 < options.crop_min && options.crop_min <= options.crop_max && options.crop_max <= 1, "--crop-min ",
+                 options.crop_min, " and --crop-max ", options.crop_max,
+                 ": a crop's share of the area lies above 0 and goes up to 1, the smaller first");
+  for (const auto& [flag, value] : {std::pair{"--brightness", options.brightness},
+                                    {"--contrast", options.contrast},
+                                    {"--saturation", options.saturation}})
+    problems.check(0 <= value && value <= 1, flag, " ", value, " must be from 0 to 1");
   problems.check(options.saturation == 0 || image_shape()[0] == 3, "images of ", image_shape()[0],
                  " channels have no saturation to change; leave out --saturation");
   problems.throw_if_any();

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tessera/base/error.h"
@@ -21,19 +22,22 @@ ImageList checked_list(const VipsOptions& o) {
   problems.check(o.height >= 1 && o.width >= 1, "images cannot be stretched to ", o.height, "x", o.width,
                  "; see --image-size");
   problems.check(o.channels >= 1, "images cannot have ", o.channels, " channels; see --channels");
-  for (const double d : o.deviation) problems.check(d > 0, "--std ", d, " must be more than 0");
+  for (const double m : o.mean) problems.check(std::isfinite(m), "--mean ", m, " must be a number");
+  for (const double d : o.deviation)
+    problems.check(d > 0 && std::isfinite(d), "--std ", d, " must be a number above 0");
   for (const auto& [flag, numbers] : {std::pair{"--mean", &o.mean}, {"--std", &o.deviation}})
     problems.check(numbers->size() <= 1 || std::ssize(*numbers) == o.channels, flag, " has ", numbers->size(),
                    " numbers, and the images have ", counted(o.channels, "channel"),
                    "; give one for all channels, or one for each");
   problems.check(0 <= o.mask_classes && o.mask_classes <= ignored_label, "masks of ", o.mask_classes,
                  " classes cannot be read; there can be ", ignored_label);
-  problems.check(o.mask_values.empty() || std::ssize(o.mask_values) == o.mask_classes, o.mask_values.size(),
-                 " values of a mask for ", o.mask_classes, " classes");
+  problems.check(o.mask_values.empty() || std::ssize(o.mask_values) == o.mask_classes, "--mask-values has ",
+                 counted(std::ssize(o.mask_values), "value"), " for ", counted(o.mask_classes, "class"));
   for (const int value : o.mask_values)
-    problems.check(0 <= value && value < mask_value_limit, "a mask cannot have the value ", value);
-  problems.check(!o.mask_ignore || (0 <= *o.mask_ignore && *o.mask_ignore < mask_value_limit),
-                 "a mask cannot have the value ", o.mask_ignore.value_or(0));
+    problems.check(0 <= value && value < mask_value_limit, "--mask-values ", value, " must be from 0 to ",
+                   mask_value_limit - 1);
+  problems.check(!o.mask_ignore || (0 <= *o.mask_ignore && *o.mask_ignore < mask_value_limit), "--mask-ignore ",
+                 o.mask_ignore.value_or(0), " must be from 0 to ", mask_value_limit - 1);
   problems.throw_if_any();
   ImageList list = list_images({.path = o.path,
                                 .flag = o.path_flag,

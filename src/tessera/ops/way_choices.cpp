@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <random>
 #include <sstream>
 #include <string_view>
 
@@ -134,7 +135,7 @@ std::size_t WayChoices::pick(const std::string& shape, const std::vector<std::fu
   if (!seed_) return fastest(ways, threads);
   std::uint64_t drawn = *seed_ ^ 0xcbf29ce484222325;  // FNV-1a: the same on every machine
   for (const char c : shape) drawn = (drawn ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return (drawn ^ drawn >> 32) % ways.size();
+  return std::mt19937_64(drawn)() % ways.size();
 }
 
 // Whole or not at all: under another name first, and then renamed.

@@ -215,7 +215,10 @@ Layout make_layout(const Graph& graph, const Plan& plan) {
 }
 
 Sample make_sample(const Graph& graph, const Plan& plan) {
-  if (plan.turns()) return {plan, make_layout(graph, plan)};
+  // With two directions, whose stages meet on a rank is a question of how many ranks all of them have.
+  constexpr int few = 128;
+  const bool all = plan.bidirectional() && plan.ranks_per_replica() <= few;
+  if (plan.turns() || all) return {plan, make_layout(graph, plan)};
   Sample sample{plan, {}};
   int rank = 0;
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {

@@ -55,13 +55,13 @@ struct Layout {
 Layout make_layout(const Graph& graph, const Plan& plan);
 
 /// Neighbouring members of every stage that stand for all of them: at borders and in the middle. What members compute,
-/// hold and send is the same here and there, but for a row or a column that tiles of uneven cuts have more, so a plan of
-/// thousands of tiles is known from a few dozen.
+/// hold and send is the same here and there, but for a row or a column that tiles of uneven cuts have more, so a plan
+/// of thousands of tiles is known from a few dozen.
 struct Sample {
   Plan plan;      ///< with grids of those members alone
   Layout layout;  ///< their boxes in the whole plan
 };
-/// Without large grids, and with turns, all members are in it.
+/// Without large grids, with turns, and with two directions through up to 128 ranks, all members are in it.
 Sample make_sample(const Graph& graph, const Plan& plan);
 
 /// What a stage's members run.

@@ -167,7 +167,7 @@ void check_numbers(const PlanOptions& o, Problems& problems) {
                    " that are possible");
   };
   problems.check(o.batch_size > 0, "--batch-size ", o.batch_size, " must be at least 1");
-  problems.check(o.parts > 0, "--parts ", o.parts, " must be at least 1");
+  at_least_one(o.parts, "--parts");
   at_least_one(o.split_size, "--split-size");
   at_least_one(o.local_dp, "--local-DP");
   at_least_one(o.times, "--times");
@@ -353,10 +353,15 @@ Interval Plan::samples_of(const Place& place) const {
   return split_evenly({0, micro_size()}, stage.batch_ways)[way];
 }
 
-void check_plan_options(const PlanOptions& o) {
+void check_plan_numbers(const PlanOptions& o) {
   Problems problems;
   check_numbers(o, problems);
   problems.throw_if_any();
+}
+
+void check_plan_options(const PlanOptions& o) {
+  check_plan_numbers(o);
+  Problems problems;
   check_combinations(o, problems);
   problems.absorb([&] { stages_without_nodes(o); });
   problems.absorb([&] { parse_norm_scope(o.batch_norm); });
@@ -405,9 +410,9 @@ Plan make_plan(const Graph& graph, const PlanOptions& o, std::optional<int> rank
                  one == 1 ? " rank" : " ranks", " each are more than the ", most_ranks, " ranks that are possible");
   plan.ranks_per_node = o.ranks_per_node.value_or(o.num_hp ? *o.num_hp * one : 0);
   if (ranks_started)
-    problems.check(*ranks_started == plan.ranks(), "the launcher started ", *ranks_started,
-                   *ranks_started == 1 ? " rank" : " ranks", " but this plan needs ", plan.ranks(), "; use mpirun -np ",
-                   plan.ranks());
+    problems.check(*ranks_started == plan.ranks(), "there are ", *ranks_started,
+                   *ranks_started == 1 ? " rank" : " ranks", ", but this plan needs ", plan.ranks(),
+                   "; use mpirun -np ", plan.ranks());
   problems.throw_if_any();
   return plan;
 }

@@ -143,6 +143,8 @@ struct Plan {
 
 /// What is wrong with the options whatever the network is. Throws UsageError.
 void check_plan_options(const PlanOptions& options);
+/// What can be said of flags of which some are still to be found.
+void check_plan_numbers(const PlanOptions& options);
 
 /// The grids of the spatial stages, by --grid or by --num-spatial-parts and --slice-method; none if not asked for.
 /// Throws UsageError.

@@ -74,10 +74,11 @@ class Waits {
   std::array<std::vector<std::size_t>, 3> begin_;  // by thing and id: the first of its waits, and one more
 };
 
-/// How many weight gradients a stage puts off so that the stage before has its gradient sooner. Each holds what it looks
-/// at meanwhile: three of them took a quarter more memory with GEMS. So plans that are for memory put off one.
+/// How many weight gradients a stage puts off so that the stage before has its gradient sooner. Each holds what it
+/// looks at meanwhile: three of them took a quarter more memory with GEMS, so plans of two directions put off one. With
+/// turns all members would hold theirs at the same time.
 inline std::size_t most_put_off_for_others(const Plan& plan, bool turns) {
-  return turns || plan.directions() > 1 ? 1 : most_put_off;
+  return turns ? 0 : plan.directions() > 1 ? 1 : most_put_off;
 }
 
 }  // namespace tessera

@@ -44,30 +44,29 @@ std::vector<double> CellCosts::totals(int threads, double samples) const {
   return out;
 }
 
-CellCosts estimated_costs(const Graph& graph, std::int64_t element_bytes, const Rates& rates) {
-  std::vector<Work> cells(graph.cells().size());
-  for (const Node& node : graph.nodes()) {
-    if (!node.op) continue;
-    const Cost cost = graph.cost(node, 1);
-    const double bytes = cost.elements_moved * static_cast<double>(element_bytes);
-    // Point-wise nodes are fused with their neighbours, which read and write what is between them.
-    const double moved = node.op->formula() ? bytes / 2 : bytes;
-    const auto pass = [&](double flops) { return std::max(flops / rates.flops, moved / rates.bytes) + rates.start; };
-    cells[index(node.cell)] += {pass(cost.forward_flops), pass(cost.input_gradient_flops),
-                                cost.weight_gradient_flops > 0 ? pass(cost.weight_gradient_flops) : 0};
+CellCosts estimated_costs(const Graph& graph, std::int64_t element_bytes, Recompute recompute, const Rates& rates) {
+  CellCosts costs(static_cast<int>(graph.cells().size()));
+  // A kernel takes its time to start, for however little it is: so not all is in proportion to the samples.
+  constexpr double least = 1.0 / 4096, most = 1024;
+  for (double samples = least; samples <= most; samples *= 2) {
+    std::vector<Work> cells(graph.cells().size());
+    for (const Node& node : graph.nodes()) {
+      if (!node.op) continue;
+      const Cost cost = graph.cost(node, 1);
+      const double bytes = cost.elements_moved * static_cast<double>(element_bytes);
+      // Point-wise nodes are fused with their neighbours, which read and write what is between them.
+      const double moved = node.op->formula() ? bytes / 2 : bytes;
+      const auto pass = [&](double flops) {
+        return samples * std::max(flops / rates.flops, moved / rates.bytes) + rates.start;
+      };
+      const double forward = pass(cost.forward_flops);
+      const double again = recompute == Recompute::block ? forward : 0;
+      cells[index(node.cell)] += Work{forward, pass(cost.input_gradient_flops) + again,
+                                      cost.weight_gradient_flops > 0 ? pass(cost.weight_gradient_flops) : 0};
+    }
+    for (std::size_t c = 0; c < cells.size(); ++c) costs.add(static_cast<int>(c), 1, samples, cells[c]);
   }
-  CellCosts costs(static_cast<int>(cells.size()));
-  for (std::size_t c = 0; c < cells.size(); ++c) costs.add(static_cast<int>(c), 1, 1, cells[c]);
   return costs;
-}
-
-CellCosts estimated_costs(const Graph& graph, std::int64_t element_bytes, std::span<const int> threads, bool gpu) {
-  CellCosts all(static_cast<int>(graph.cells().size()));
-  for (const int t : threads) {
-    const CellCosts one = estimated_costs(graph, element_bytes, usual_rates(gpu, t, element_bytes));
-    for (int cell = 0; cell < all.cells(); ++cell) all.add(cell, t, 1, one.at(cell, 1, 1));
-  }
-  return all;
 }
 
 Interval cells_of(const Graph& graph, const Stage& stage) {

@@ -30,8 +30,7 @@ class CellCosts {
 };
 
 /// From what the cells compute and move: known to a factor, which is much the same for all of them.
-CellCosts estimated_costs(const Graph& graph, std::int64_t element_bytes, std::span<const int> threads, bool gpu);
-CellCosts estimated_costs(const Graph& graph, std::int64_t element_bytes, const Rates& rates);
+CellCosts estimated_costs(const Graph& graph, std::int64_t element_bytes, Recompute recompute, const Rates& rates);
 
 /// The cells that a stage has.
 Interval cells_of(const Graph& graph, const Stage& stage);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/index.h"
@@ -10,6 +11,13 @@ namespace tessera {
 namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
+
+// Replicas whose batch norm agrees.
+std::int64_t normalised_together(const Plan& plan) { return plan.batch_norm == NormScope::global ? plan.replicas : 1; }
+
+double nodes_of(const Plan& plan, double ranks) {
+  return plan.ranks_per_node > 0 ? std::max(1.0, ranks / static_cast<double>(plan.ranks_per_node)) : 1;
+}
 
 // A team on its way through its actions.
 struct Runner {
@@ -60,7 +68,7 @@ class Clock {
       for (const Action& a : runners_[r].actions)
         if (auto& on = on_[place(a.stage, a.direction)]; on.empty() || on.back() != r) on.push_back(r);
     const double per_node = plan.ranks_per_node > 0 ? static_cast<double>(plan.ranks_per_node) : plan.ranks();
-    const double nodes = std::max(1.0, plan.ranks_per_replica() / per_node);
+    const double nodes = nodes_of(plan, plan.ranks_per_replica());
     // Replicas share a node, too.
     const double replicas_here =
         std::max(1.0, std::min<double>(static_cast<double>(plan.replicas), per_node / plan.ranks_per_replica()));
@@ -139,14 +147,16 @@ class Clock {
 
   void start(Runner& runner, const Action& a) {
     const StageLoad& load = loads_[index(a.stage)];
-    const Links& links = links_of(site_, plan_, static_cast<double>(plan_.stages[index(a.stage)].ranks.size()));
+    const double ranks = static_cast<double>(plan_.stages[index(a.stage)].ranks.size());
+    const Links& links = links_of(site_, plan_, ranks);
+    const Links& far = links_of(site_, plan_, ranks * static_cast<double>(normalised_together(plan_)));
     const double computes = a.kind == Kind::forward    ? load.seconds.forward
                             : a.kind == Kind::backward ? load.seconds.input_gradient + load.seconds.weight_gradient
                             : a.kind == Kind::input_gradient ? load.seconds.input_gradient
                                                              : load.seconds.weight_gradient;
     const bool talks = a.kind != Kind::weight_gradient;
     const double margins = talks ? load.exchanges * links.message + load.exchanged_bytes / links.message_bytes : 0;
-    const double norms = talks ? load.agreements * links.agreement : 0;
+    const double norms = talks ? load.agreements * far.agreement : 0;
     runner.left = computes + margins + norms;
     runner.at_work = true;
     if (recorded_) runner.spent.actions.push_back({a, now_, never});
@@ -200,12 +210,18 @@ std::vector<StageLoad> loads_of(const Graph& graph, const Plan& plan, const Layo
   for (std::size_t s = 0; s < loads.size(); ++s) {
     StageLoad& load = loads[s];
     const Stage& stage = plan.stages[s];
+    constexpr std::int64_t narrowest_parameter = 4;
     for (int n = stage.first_node; n < stage.end_node; ++n)
       for (const auto& spec : graph.nodes()[index(n)].parameters)
-        load.parameter_bytes += spec.trainable ? 4.0 * static_cast<double>(spec.elements()) : 0;
-    if (stage.members() > 1)
-      for (const Step& step : stage_program(graph, plan, layout, static_cast<int>(s), recompute).steps)
-        load.agreements += step.agreement == Agreement::none ? 0 : 1;
+        if (spec.trainable)
+          load.parameter_bytes += static_cast<double>(spec.elements() * std::max(element_bytes, narrowest_parameter));
+    const bool tiles_agree = static_cast<std::int64_t>(stage.ranks.size()) > stage.batch_ways;
+    const bool norms_agree =
+        plan.batch_norm != NormScope::local && (stage.ranks.size() > 1 || normalised_together(plan) > 1);
+    if (!tiles_agree && !norms_agree) continue;
+    for (const Step& step : stage_program(graph, plan, layout, static_cast<int>(s), recompute).steps)
+      if (step.agreement == Agreement::norm ? norms_agree : step.agreement == Agreement::tiles && tiles_agree)
+        load.agreements += 1;
   }
   // What the member with most of it has, which others wait for.
   std::vector<std::vector<double>> margins(loads.size()), arriving(loads.size());
@@ -242,18 +258,24 @@ Forecast forecast(const Plan& plan, std::span<const StageLoad> loads, const Site
     out.talking += share * (team[Part::margins] + team[Part::norms]);
   }
   const Links& links = links_of(site, plan, plan.ranks());
-  for (int s = 0; s < static_cast<int>(loads.size()); ++s) {
-    const double copies = copies_of(plan, s);
-    const StageLoad& load = loads[index(s)];
-    // With one copy, nothing is summed; each rank of a stage updates all of its parameters, at the same time.
-    if (copies > 1) out.summing = std::max(out.summing, links.agreement + load.parameter_bytes / links.sum_bytes);
-    out.updating = std::max(out.updating, load.parameter_bytes / site.update_bytes);
+  // Of the stages that a rank has: one in each direction.
+  for (const TeamForecast& team : out.teams) {
+    double summing = 0, updating = 0;
+    std::set<int> held;
+    for (const auto& place : plan.first_places_of(static_cast<int>(team.ranks.begin)))
+      if (held.insert(place.stage).second) {
+        const double copies = copies_of(plan, place.stage), bytes = loads[index(place.stage)].parameter_bytes;
+        if (copies > 1) summing += links.agreement + bytes / links.sum_bytes;
+        updating += bytes / site.update_bytes / (site.common_copies ? copies : 1);
+      }
+    out.summing = std::max(out.summing, summing);
+    out.updating = std::max(out.updating, updating);
   }
   if (plan.ranks() > 1) out.summing += links.agreement;  // the loss
   const double images = static_cast<double>(plan.global_batch());
   const double step = out.seconds + out.summing + out.updating;
   // Readers take cores from those that compute; beside a device they only have to be as fast.
-  if (site.cores > 0) out.reading = images * site.read / site.cores;
+  if (site.cores > 0) out.reading = images * site.read / (site.cores * nodes_of(plan, plan.ranks()));
   out.seconds = step + out.reading;
   for (TeamForecast& team : out.teams) {
     team[Part::sync] = out.summing;

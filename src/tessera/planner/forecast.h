@@ -27,7 +27,8 @@ struct Site {
   int cores = 0;  ///< of a node, for all of its ranks; 0: each rank has a device of its own
   Links links = {};
   std::optional<Links> between = {};  ///< nodes, where these differ
-  double update_bytes = 1e9;          ///< of parameters, that an optimizer gets through in a second
+  double update_bytes = 1e9;          ///< of parameters, that a rank's optimizer gets through in a second
+  bool common_copies = false;         ///< of a stage's parameters, copies update a part each
   double read = 0;                    ///< seconds of a core, to read an image
 };
 

@@ -195,6 +195,10 @@ void weigh(const Graph& graph, Candidate& c, const SearchWish& wish) {
   FootprintOptions options = wish.footprint;
   options.recompute = c.recompute;
   const Sample sample = make_sample(graph, c.plan);
+  options.packed = c.plan.ranks_per_node > 0 && c.plan.ranks() > c.plan.ranks_per_node;
+  options.threads.clear();
+  for (int rank = 0; rank < sample.plan.ranks_per_replica(); ++rank)
+    options.threads.push_back(c.loads[index(sample.plan.first_places_of(rank).front().stage)].threads);
   c.needs = predicted_memory(sample.plan, sample.layout, graph, options);
 }
 
@@ -283,6 +287,33 @@ std::string kind_of(const Plan& plan) {
   return words.empty() ? "one rank" : words;
 }
 
+namespace {
+
+[[noreturn]] void nothing_is_possible(const SearchWish& wish, const std::optional<UsageError>& problem) {
+  if (problem) throw *problem;
+  throw UsageError(concat("no plan of ", wish.ranks.back(), " ranks has the flags that are given, with a batch of ",
+                          wish.plan.batch_size, "; give fewer flags, another --ranks or another --batch-size"));
+}
+
+// What of a search a candidate has been through.
+enum class Seen { roughly, refined, too_large };
+
+}  // namespace
+
+void check_search(const Graph& graph, const SearchWish& wish) {
+  std::optional<UsageError> problem;
+  for (const int ranks : wish.ranks)
+    for (const PlanOptions& options : options_to_try(wish, static_cast<int>(graph.cells().size()), ranks)) {
+      try {
+        make_plan(graph, options, ranks);
+        return;
+      } catch (const UsageError& error) {
+        if (!problem) problem = error;
+      }
+    }
+  nothing_is_possible(wish, problem);
+}
+
 SearchResult search_plans(const Graph& graph, const SearchWish& wish, const CellCosts& costs) {
   SearchResult result;
   std::vector<Candidate> all;
@@ -297,11 +328,7 @@ SearchResult search_plans(const Graph& graph, const SearchWish& wish, const Cell
       }
     }
   result.tried = static_cast<int>(all.size());
-  if (all.empty()) {
-    if (problem) throw *problem;
-    throw UsageError(concat("no plan of ", wish.ranks.back(), " ranks has the flags that are given, with a batch of ",
-                            wish.plan.batch_size, "; give fewer flags, another --ranks or another --batch-size"));
-  }
+  if (all.empty()) nothing_is_possible(wish, problem);
   const auto faster = [](const Candidate& a, const Candidate& b) {
     return a.images_per_second() > b.images_per_second();
   };
@@ -310,22 +337,34 @@ SearchResult search_plans(const Graph& graph, const SearchWish& wish, const Cell
   const std::size_t looked_at = 5 * wish.wanted;
   for (std::size_t i = 0; i < all.size() && i < looked_at; ++i) refine(graph, all[i], wish);
   std::sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), looked_at)), faster);
-  std::set<std::string> kinds;
+  std::vector<Seen> seen(all.size(), Seen::roughly);
+  std::fill(seen.begin(), seen.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), looked_at)), Seen::refined);
   for (std::size_t i = 0; i < all.size(); ++i) {
     Candidate& c = all[i];
     if (result.best.size() >= wish.wanted) break;
     if (i >= looked_at) refine(graph, c, wish);
+    seen[i] = Seen::refined;
     if (make_fit(graph, c, wish)) {
       result.best.push_back(c);
       continue;
     }
+    seen[i] = Seen::too_large;
     if (result.best.empty() && !result.too_large) result.too_large = c;
     if (!result.smallest || c.peak() < result.smallest->peak()) result.smallest = c;
   }
   std::stable_sort(result.best.begin(), result.best.end(), faster);
+  std::set<std::string> kinds;
   for (const Candidate& c : result.best) kinds.insert(kind_of(c.plan));
-  for (const Candidate& c : all)
-    if (kinds.insert(kind_of(c.plan)).second) result.others.emplace_back(kind_of(c.plan), c);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (result.others.size() == wish.wanted) break;
+    if (seen[i] == Seen::too_large) continue;
+    if (const std::string kind = kind_of(all[i].plan); kinds.insert(kind).second) {
+      if (seen[i] == Seen::roughly) refine(graph, all[i], wish);
+      result.others.emplace_back(kind, all[i]);
+    }
+  }
+  std::stable_sort(result.others.begin(), result.others.end(),
+                   [&](const auto& a, const auto& b) { return faster(a.second, b.second); });
   return result;
 }
 

@@ -50,13 +50,16 @@ struct SearchResult {
   std::optional<Candidate> too_large;
   /// Where nothing fits: the one that needs least.
   std::optional<Candidate> smallest;
-  /// The fastest of every kind of plan that lost: "tiles", "pipeline", ...
+  /// The fastest of each of the next few kinds of plan, as far as they fit: "tiles", "pipeline", ...
   std::vector<std::pair<std::string, Candidate>> others;
   int tried = 0;
   int refused = 0;  ///< that the network, its size or the batch does not allow
 };
 /// Throws UsageError where no plan is possible at all, with what is wrong with the first.
 SearchResult search_plans(const Graph& graph, const SearchWish& wish, const CellCosts& costs);
+
+/// Throws the same, and what search_plans() needs no costs to know.
+void check_search(const Graph& graph, const SearchWish& wish);
 
 /// "4 tiles", "pipeline of 2 stages", "2 copies of 2x2 tiles": what kind of plan it is, for people.
 std::string kind_of(const Plan& plan);

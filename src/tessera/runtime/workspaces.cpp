@@ -1,5 +1,6 @@
 #include "tessera/runtime/workspaces.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 
 #include <map>
@@ -8,6 +9,26 @@
 #include "tessera/ops/kernel.h"
 
 namespace tessera {
+namespace {
+
+// Kernels look at how many threads their caller has.
+class WithThreads {
+ public:
+  explicit WithThreads(int threads) : before_(at::get_num_threads()), differs_(threads != before_) {
+    if (differs_) at::set_num_threads(threads);
+  }
+  ~WithThreads() {
+    if (differs_) at::set_num_threads(before_);
+  }
+  WithThreads(const WithThreads&) = delete;
+  WithThreads& operator=(const WithThreads&) = delete;
+
+ private:
+  const int before_;
+  const bool differs_;
+};
+
+}  // namespace
 
 KernelWorkspace kernel_workspaces(const Graph& graph, const at::TensorOptions& activations) {
   struct Known {
@@ -15,7 +36,8 @@ KernelWorkspace kernel_workspaces(const Graph& graph, const at::TensorOptions& a
     std::unique_ptr<Kernel> kernel;
   };
   const auto known = std::make_shared<std::map<int, Known>>();  // by node
-  return [&graph, activations, known](const Step& step, const Box& out, const Box& in) -> std::optional<Workspace> {
+  return [&graph, activations, known](const Step& step, const Box& out, const Box& in,
+                                      int threads) -> std::optional<Workspace> {
     const auto [found, fresh] = known->try_emplace(step.node);
     Known& k = found->second;
     if (fresh) {
@@ -31,6 +53,7 @@ KernelWorkspace kernel_workspaces(const Graph& graph, const at::TensorOptions& a
       };
       k.kernel = kernels().make({graph, k.step, parameters, activations});
     }
+    const WithThreads scope(threads);
     return k.kernel->workspace(out, in);
   };
 }

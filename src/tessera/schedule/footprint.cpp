@@ -94,7 +94,8 @@ std::vector<Footprint> predicted_memory(const Plan& plan, const Layout& layout, 
       for (const auto& place : plan.places_of(rank))
         if (place.direction == first.direction) places.push_back(place);
       const int alive = micros_alive(actions, first.direction);
-      members.try_emplace(first.direction, graph, plan, layout, places, options, alive, ledger, buffers);
+      const int threads = options.threads.empty() ? 1 : options.threads[index(rank)];
+      members.try_emplace(first.direction, graph, plan, layout, places, options, threads, alive, ledger, buffers);
       if (std::find(stages.begin(), stages.end(), first.stage) == stages.end()) stages.push_back(first.stage);
       mine.images += image_bytes(plan, graph, layout, places, options);
     }

@@ -12,7 +12,8 @@
 namespace tessera {
 
 /// What the kernel of a step takes for an output box and what its first input covers; nothing: what its operation says.
-using KernelWorkspace = std::function<std::optional<Workspace>(const Step& step, const Box& out, const Box& in)>;
+using KernelWorkspace =
+    std::function<std::optional<Workspace>(const Step& step, const Box& out, const Box& in, int threads)>;
 
 struct FootprintOptions {
   std::int64_t element_bytes = 4;  ///< of activations; parameters are float32 where these are narrower
@@ -22,6 +23,7 @@ struct FootprintOptions {
   int batches_ahead = 2;           ///< that are read while one is trained on; 0: each is read when its step begins
   Recompute recompute = Recompute::norm;
   KernelWorkspace workspace = nullptr;
+  std::vector<int> threads = {};  ///< of each rank; empty: one
   bool store = false;             ///< what does not stay on the device waits elsewhere
   bool store_prefetches = false;  ///< and comes back while another member is at work
   double room = 0;                ///< with a store: so many bytes may wait on the device

@@ -63,7 +63,8 @@ Workspace MemberWalk::workspace(const Step& step) const {
   const Node& node = stage_.graph.node({step.node});
   const Box& out = boxes(step.output).made;
   if (stage_.options.workspace && !out.empty())
-    if (const auto known = stage_.options.workspace(step, out, boxes(step.inputs[0]).frame)) return *known;
+    if (const auto known = stage_.options.workspace(step, out, boxes(step.inputs[0]).frame, stage_.threads))
+      return *known;
   return node.op->workspace(stage_.graph.input_shapes(node), out, stage_.options.element_bytes);
 }
 
@@ -117,8 +118,11 @@ void MemberWalk::forward_step(MemberMemory& micro, std::size_t s, int phase) {
   if (runs(step)) offer(micro, s);
   if (runs(step) || !boxes(v).frame.empty()) make(micro, s, /*save=*/true);
   exchange_margin(micro, v);
-  // Whoever gets it has posted its receive: it does not wait here.
-  for (auto [it, end] = departures_.equal_range(v); it != end; ++it) message(it->second.sent);
+  // Whoever gets it has posted its receive: it waits here for the other members at most.
+  for (auto [it, end] = departures_.equal_range(v); it != end; ++it) {
+    message(it->second.sent);
+    if (stage_.turns && !it->second.sent.empty()) outgoing_.push_back(micro.values[index(v)].memory);
+  }
   if (stage_.options.evaluating) {
     micro.saved[s].reset();
     for (const int done : step.release_in_evaluation) release(micro, done);

@@ -103,6 +103,7 @@ struct StageMemory {
   const Waits& waits;
   Ledger& ledger;
   Buffers& buffers;
+  int threads = 1;
   bool turns = false;
   bool apart() const { return turns && options.store; }
 };
@@ -123,7 +124,10 @@ class MemberWalk {
   void put_down(MemberMemory& micro, int phase) const;
   bool fill_wait(MemberMemory& micro) const;
   /// All that was sent has arrived.
-  void end_phase() { sent_.clear(); }
+  void end_phase() {
+    sent_.clear();
+    outgoing_.clear();
+  }
 
  private:
   struct Boxes {
@@ -176,8 +180,9 @@ class MemberWalk {
   std::vector<Boxes> boxes_;                                    // by value
   std::multimap<int, Strips> margins_, arrivals_, departures_;  // by value
   bool norm_group_ = false, tile_group_ = false, waits_ = false;
-  std::vector<bool> put_off_;  // by step
-  std::vector<Memory> sent_;   // copies of strips that others have not taken yet
+  std::vector<bool> put_off_;     // by step
+  std::vector<Memory> sent_;      // copies of strips that others have not taken yet
+  std::vector<Memory> outgoing_;  // what other stages get when all members have had their turn
 };
 
 }  // namespace tessera

@@ -260,8 +260,9 @@ void MemberWalk::send_back(MemberMemory& micro, int v) {
     micro.returning.emplace(v, std::move(returning));
   }
   if (const auto arrival = arrivals_.find(v); arrival != arrivals_.end() && !held.empty()) {
-    take_merged(micro, v, made, held);
+    const SlabMemory gradient = take_merged(micro, v, made, held);
     message(arrival->second.received);
+    if (stage_.turns) outgoing_.push_back(gradient.memory);
   }
 }
 

@@ -14,10 +14,10 @@ std::vector<int> members_of(const std::vector<Plan::Place>& places) {
 }  // namespace
 
 StageWalk::StageWalk(const Graph& graph, const Plan& plan, const Layout& layout, const std::vector<Plan::Place>& places,
-                     const FootprintOptions& options, int micros_alive, Ledger& ledger, Buffers& buffers)
+                     const FootprintOptions& options, int threads, int micros_alive, Ledger& ledger, Buffers& buffers)
     : program_(stage_program(graph, plan, layout, places[0].stage, options.recompute)),
       waits_(graph, program_, layout, places[0].stage, members_of(places), options.element_bytes, micros_alive),
-      stage_{graph, plan, layout, program_, options, waits_, ledger, buffers, places.size() > 1},
+      stage_{graph, plan, layout, program_, options, waits_, ledger, buffers, threads, places.size() > 1},
       micros_(index(static_cast<int>(plan.micros(places[0].direction)))) {
   for (auto& micro : micros_) micro.resize(places.size());
   if (options.store) waits_.fit(options.room / plan.directions());
@@ -84,6 +84,8 @@ void StageWalk::backward(std::vector<MemberMemory>& micro, bool defer_weights) {
       for (std::size_t s = phase.end; s-- > phase.first;) {
         if (!(halfway && s + 1 == phase.end)) member.offer_gradient(micro[m], s, defer_weights);
         member.backward_step(micro[m], s, defer_weights);
+        if (s == 0 && !defer_weights)
+          while (member.fill_wait(micro[m])) continue;
       }
       if (phase.offers) member.offer_gradient(micro[m], phase.first - 1, defer_weights);
       if (stage_.options.store) member.put_down(micro[m], number);
@@ -93,8 +95,6 @@ void StageWalk::backward(std::vector<MemberMemory>& micro, bool defer_weights) {
     ++number;
   }
   for (std::size_t m = 0; m < members_.size(); ++m) {
-    if (!defer_weights)
-      while (members_[m].fill_wait(micro[m])) continue;
     MemberMemory rest;
     if (defer_weights) {
       rest.expects_values = true;

@@ -12,7 +12,7 @@ class StageWalk {
  public:
   /// `places`: the rank's members of the stage, in order.
   StageWalk(const Graph& graph, const Plan& plan, const Layout& layout, const std::vector<Plan::Place>& places,
-            const FootprintOptions& options, int micros_alive, Ledger& ledger, Buffers& buffers);
+            const FootprintOptions& options, int threads, int micros_alive, Ledger& ledger, Buffers& buffers);
 
   /// Memory for what will arrive for an action.
   void expect(const Action& action);

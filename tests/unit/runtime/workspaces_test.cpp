@@ -49,7 +49,8 @@ TEST_P(Workspaces, AreAtLeastWhatAConvolutionTakes) {
   };
   const std::vector<Slab> inputs{filled(in)};
   const Slab gradient = filled(out);
-  const Workspace said = kernel_workspaces(graph, at::kFloat)(kernel.step(), gradient.box, inputs[0].box).value();
+  const KernelWorkspace says = kernel_workspaces(graph, at::kFloat);
+  const Workspace said = says(kernel.step(), gradient.box, inputs[0].box, at::get_num_threads()).value();
 
   const auto account = std::make_shared<MemoryAccount>();
   const MemoryScope scope(account);
