@@ -203,7 +203,6 @@ void make_output_folder(const std::string& flag, const std::string& folder, cons
 // The values that masks have in the files, where --mask-values says so.
 at::Tensor as_mask_values(const at::Tensor& classes, const std::vector<int>& values) {
   if (values.empty()) return classes;
-  require(*std::max_element(values.begin(), values.end()) <= 255, "--mask-values above 255 do not fit masks of 8 bits");
   at::Tensor out = classes.contiguous().clone();
   std::uint8_t* pixels = out.data_ptr<std::uint8_t>();
   for (std::int64_t i = 0; i < out.numel(); ++i) pixels[i] = static_cast<std::uint8_t>(values[pixels[i]]);
@@ -230,6 +229,8 @@ void run_predict(Options& options, const ModelRegistry& models, const Launch& la
   const bool pixels = job.graph.label_kind() == LabelKind::pixel;
   if (output.empty()) output = pixels ? "predictions" : "predictions.csv";
   if (pixels) {
+    for (const int value : options.mask_values)
+      require(value <= 255, "--mask-values ", value, " does not fit into predicted masks, which have 8 bits");
     if (launch.speaks()) {
       make_output_folder("--output", output, options.datapath);
       check_writable("--json", options.json);

@@ -112,7 +112,7 @@ void check_values(const Options& o, Problems& problems) {
 // What the builder of somebody's own network may have forgotten.
 void check_network(const Graph& graph, const Options& o) {
   const Node& last = graph.nodes().back();
-  require(last.op && last.op->kind() == "cross_entropy", "--model ", o.model.name, " ends with the node '", last.name,
+  require(last.op && last.op->loss_labels(), "--model ", o.model.name, " ends with the node '", last.name,
           "', which is no loss, so there is nothing to train; end it with g.cross_entropy(logits) or "
           "g.pixel_cross_entropy(logits)");
   const std::int64_t answers = graph.shape(graph.logits()).channels;

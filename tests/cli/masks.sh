@@ -89,7 +89,7 @@ says "image" "$tessera" predict "$work/run" --datapath "$work/classed" -o "$work
 train=("$tessera" train "${flags[@]}" --image-size 60x50 --steps 2)
 refuses 1 "white/" "the value 255" "${train[@]}" --datapath "$work/white.csv"
 refuses 1 "white/" "the value 9 in row" "${train[@]}" --datapath "$work/white.csv" --mask-values 0,255
-refuses 2 "3 values of a mask" "2 classes" "${train[@]}" --datapath "$work/white.csv" --mask-values 0,255,9
+refuses 2 "--mask-values has 3 values" "2 classes" "${train[@]}" --datapath "$work/white.csv" --mask-values 0,255,9
 refuses 1 "small.pgm' has 59x50 pixels" "images/3.ppm' has 60x50" "${train[@]}" --datapath "$work/small.csv"
 refuses 2 "none.pgm' does not exist" "line 2" "${train[@]}" --datapath "$work/missing.csv"
 rm "$work/set/masks/4.pgm"

@@ -153,9 +153,9 @@ Evaluation Evaluator::run_masks(const TakeMask& take, const Wanted& wanted) {
   for_each_batch([&](RankImages& images, std::int64_t first, std::int64_t count) {
     at::Tensor counts = at::zeros({k * k}, at::kLong), losses = at::zeros({1}, at::kDouble);
     PlanesBySample masks;
-    run_micros(images, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor& labels) {
-      const at::Tensor predicted = answer.logits.data.argmax(1), known = labels.ne(ignored_label);
-      const at::Tensor pairs = labels.to(at::kLong).mul_(k).add_(predicted).masked_select(known);
+    run_micros(images, first, count, [&](Interval samples, const Executor::Answer& answer) {
+      const at::Tensor predicted = answer.logits.data.argmax(1), known = answer.labels.ne(ignored_label);
+      const at::Tensor pairs = answer.labels.to(at::kLong).mul_(k).add_(predicted).masked_select(known);
       counts.add_(pairs.bincount({}, k * k).cpu());
       losses.add_(answer.losses.data.sum(at::kDouble).cpu());
       bool shown = take != nullptr;
@@ -163,7 +163,11 @@ Evaluation Evaluator::run_masks(const TakeMask& take, const Wanted& wanted) {
         shown = false;
         for (std::int64_t i = samples.begin; i < samples.end; ++i) shown = shown || wanted(first + i);
       }
-      if (shown) masks[samples.begin] = predicted.to(at::kByte).cpu().unsqueeze(1);
+      if (!shown) return;
+      const Box all = executor_->loss_box();
+      at::Tensor& mask = masks[samples.begin];
+      if (!mask.defined()) mask = at::empty({samples.size(), 1, all.height().size(), all.width().size()}, at::kByte);
+      narrowed(Slab{mask, all}, answer.losses.box).data.copy_(predicted.unsqueeze(1));
     });
     // All ranks meet here, so none runs ahead by more than a batch.
     if (world_) {
@@ -224,9 +228,13 @@ void Evaluator::run_micros(RankImages& images, std::int64_t first, std::int64_t 
     const Interval samples = samples_of(actions[i].micro);
     at::Tensor labels = images.of_micro(images.batch().masks, actions[i].micro);
     if (executor_->makes_loss() && !labels.defined()) labels = labels_of(samples, first);
-    executor_->forward(states[i], actions[i].micro, images.images_of(actions[i].micro), pass_of(samples, labels));
+    Executor::TakePart take_part;
+    if (label_kind() == LabelKind::pixel) take_part = [&](const Executor::Answer& part) { take(samples, part); };
+    executor_->forward(states[i], actions[i].micro, images.images_of(actions[i].micro), pass_of(samples, labels),
+                       take_part);
+    if (take_part && executor_->makes_loss()) continue;
     const Executor::Answer answer = executor_->take_answer(states[i]);
-    if (answer.logits.defined() || answer.kept.defined()) take(samples, answer, labels);
+    if (answer.logits.defined() || answer.kept.defined()) take(samples, answer);
   }
   executor_->flush();
 }
@@ -234,7 +242,7 @@ void Evaluator::run_micros(RankImages& images, std::int64_t first, std::int64_t 
 Predictions Evaluator::predict(RankImages& images, std::int64_t first, std::int64_t count, PlanesBySample& maps) {
   const std::int64_t k = classes();
   at::Tensor all = at::zeros({this->batch(), k + 1}, at::kDouble);
-  run_micros(images, first, count, [&](Interval samples, const Executor::Answer& answer, const at::Tensor&) {
+  run_micros(images, first, count, [&](Interval samples, const Executor::Answer& answer) {
     if (answer.kept.defined()) maps[samples.begin] = answer.kept.data.to(at::kFloat).cpu();
     if (!answer.logits.defined()) return;
     const at::Tensor rows = all.narrow(0, samples.begin, samples.size());

@@ -104,7 +104,8 @@ class Evaluator {
   /// [samples, channels, rows, columns] by the first sample of a micro's share.
   using PlanesBySample = std::map<std::int64_t, at::Tensor>;
   /// Called for each micro that this rank has an answer to, or a part of its maps: its samples, counted in the batch.
-  using TakeAnswer = std::function<void(Interval samples, const Executor::Answer&, const at::Tensor& labels)>;
+  /// Where pixels have labels it is called for the part of each member.
+  using TakeAnswer = std::function<void(Interval samples, const Executor::Answer&)>;
   /// Called for each batch, with images [first, first + count) of the data set.
   using RunBatch = std::function<void(RankImages&, std::int64_t first, std::int64_t count)>;
 

@@ -108,7 +108,8 @@ void Executor::expect_gradients(MicroState& state) {
   for (std::size_t m = 0; m < members(); ++m) members_[m].expect_gradients(state.members[m]);
 }
 
-at::Tensor Executor::forward(MicroState& state, int micro, const ImagesOf& images, const PassInfo& pass) {
+at::Tensor Executor::forward(MicroState& state, int micro, const ImagesOf& images, const PassInfo& pass,
+                             const TakePart& take) {
   for (Member& member : members_) member.let_go_of_sent();
   expect_values(state, micro, pass.options);
   const Box loss = loss_box();
@@ -125,6 +126,7 @@ at::Tensor Executor::forward(MicroState& state, int micro, const ImagesOf& image
   at::Tensor agreed;
   bool halfway = false;  // the first step of the phase has been agreed on
   int number = 0;
+  const bool by_parts = take && makes_loss();
   for (const Phase& phase : waits_->phases().forward) {
     for (std::size_t m = 0; m < members(); ++m) {
       MemberState& mine = state.members[m];
@@ -135,13 +137,18 @@ at::Tensor Executor::forward(MicroState& state, int micro, const ImagesOf& image
           members_[m].forward_step(mine, s, halfway && s == phase.first ? agreed : at::Tensor(), number);
         });
       if (phase.offers) naming_node(steps()[phase.end].name, [&] { offers[m] = members_[m].offer(mine, phase.end); });
-      if (wiring_.store) members_[m].put_down(mine, number);
+      const bool last = number + 1 == static_cast<int>(waits_->phases().forward.size());
+      if (by_parts && last)
+        take_part(m, mine, take);
+      else if (wiring_.store)
+        members_[m].put_down(mine, number);
     }
     ++number;
     if (office_) office_->dispatch();
     halfway = phase.offers;
     if (halfway) agreed = agree(steps()[phase.end], offers);
   }
+  if (by_parts) return {};
   at::Tensor losses;
   for (std::size_t m = 0; m < members(); ++m) {
     members_[m].end_forward(state.members[m]);
@@ -151,6 +158,17 @@ at::Tensor Executor::forward(MicroState& state, int micro, const ImagesOf& image
     losses = losses.defined() ? losses.add(sum) : sum;
   }
   return losses;
+}
+
+void Executor::take_part(std::size_t m, MemberState& state, const TakePart& take) {
+  members_[m].end_forward(state);
+  const int loss = steps().back().output;
+  if (members_[m].owns(loss))
+    take({.logits = members_[m].owned(state, steps().back().inputs[0]),
+          .losses = members_[m].owned(state, loss),
+          .kept = {},
+          .labels = state.pass.labels});
+  state = {};
 }
 
 void Executor::backward(MicroState& state, bool defer_weights, const WeightsDone& done) {

@@ -57,18 +57,24 @@ class Executor {
   void expect_values(MicroState& state, int micro, const at::TensorOptions& options);
   void expect_gradients(MicroState& state);
 
+  /// What the network says of a micro, when evaluating: all that this rank owns of it, or a member's part.
+  struct Answer {
+    Slab logits, losses;  ///< undefined where the loss is not made
+    Slab kept;            ///< the value of keep_for_answer(); undefined where nothing of it is owned
+    at::Tensor labels;    ///< of a member's part, where pixels have labels
+  };
+  using TakePart = std::function<void(const Answer&)>;
+
   /// Runs the stage on a micro; returns the sum of its samples' losses on this rank, one double where the losses are:
   /// looking at it makes the host wait for a GPU. Undefined where the loss is not made. `images` is asked for each of
-  /// image_boxes() once, in their order, when the turn of the tile that looks at it begins.
-  at::Tensor forward(MicroState& state, int micro, const ImagesOf& images, const PassInfo& pass);
-  /// After a forward() with pass.evaluating, in place of backward(): what the network says of the micro. Frees the
-  /// state.
-  struct Answer {
-    Slab logits, losses;  ///< what this rank owns of them; undefined where it does not make the loss
-    Slab kept;            ///< what it owns of the value of keep_for_answer(); undefined where it owns nothing of it
-  };
+  /// image_boxes() once, in their order, when the turn of the tile that looks at it begins. With `take`, which is for
+  /// pass.evaluating, and where the loss is made, each member's answer is taken at the end of its last turn, and
+  /// nothing is returned or left in the state.
+  at::Tensor forward(MicroState& state, int micro, const ImagesOf& images, const PassInfo& pass,
+                     const TakePart& take = {});
   /// A value, made by this stage, that answers are to have, too.
   void keep_for_answer(Value v);
+  /// After a forward() with pass.evaluating, in place of backward(). Frees the state.
   Answer take_answer(MicroState& state);
   /// Adds the gradient of (sum of the micro's losses)/pass.loss_terms to the parameters' gradients; frees the state.
   /// With `defer_weights` it leaves what weight_gradients() needs.
@@ -91,6 +97,7 @@ class Executor {
   const std::vector<Step>& steps() const { return program_.steps; }
   /// What the step's group makes of what this rank's members offer. `meanwhile` is work for the time that this takes.
   at::Tensor agree(const Step& step, std::vector<Offer> offers, const std::function<void()>& meanwhile = {}) const;
+  void take_part(std::size_t m, MemberState& state, const TakePart& take);
   void complete(const MicroState& state, std::size_t s, const WeightsDone& done) const;
   /// A box of what all members have, in one piece.
   Slab joined(MicroState& state, int v) const;

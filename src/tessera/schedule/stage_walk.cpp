@@ -66,7 +66,13 @@ void StageWalk::forward(std::vector<MemberMemory>& micro) {
       if (m + 1 < members_.size()) members_[m + 1].look_ahead(micro[m + 1], number);
       for (std::size_t s = phase.first; s < phase.end; ++s) member.forward_step(micro[m], s, number);
       if (phase.offers) member.offer(micro[m], phase.end);
-      if (stage_.options.store) member.put_down(micro[m], number);
+      // Answers of pixels are taken tile by tile.
+      const bool last = number + 1 == static_cast<int>(waits_.phases().forward.size());
+      const bool made = program_.steps.back().output + 1 == static_cast<int>(stage_.graph.nodes().size());
+      if (last && made && stage_.options.evaluating && stage_.graph.label_kind() == LabelKind::pixel)
+        micro[m] = {};
+      else if (stage_.options.store)
+        member.put_down(micro[m], number);
     }
     for (MemberWalk& member : members_) member.end_phase();
     ++number;

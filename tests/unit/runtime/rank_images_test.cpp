@@ -206,5 +206,27 @@ TEST(RankImages, OfAnEvaluationTakeTheMemoryOfAFewTiles) {
   EXPECT_LT(peak({.batch_size = 1, .turns = "4x4"}), image_bytes / 4);
 }
 
+TEST(RankImages, MasksAreTakenTileByTile) {
+  install_cpu_allocator();
+  constexpr std::int64_t side = 128, classes = 24;
+  Graph graph;
+  graph.pixel_cross_entropy(graph.conv(graph.input({3, side, side}), {.out = classes}, "logits"));
+  const Parameters parameters(graph, 0, static_cast<int>(graph.nodes().size()), at::kDouble, 1);
+  const auto source = std::make_shared<SyntheticImages>(
+      SyntheticOptions{.classes = classes, .height = side, .width = side, .size = 2, .mask_classes = classes});
+  at::Tensor masks[2];
+  const auto peak = [&](const PlanOptions& plan, at::Tensor& mask) {
+    const auto account = std::make_shared<MemoryAccount>();
+    const MemoryScope scope(account);
+    Evaluator evaluator(graph, make_plan(graph, plan), parameters, {.dtype = at::kDouble, .loader_workers = 0}, source);
+    evaluator.run_masks([&](const PredictedMask& m) { mask = m.classes; });
+    return account->peak_bytes();
+  };
+  constexpr std::int64_t logits_bytes = classes * side * side * 8;
+  EXPECT_GT(peak({.batch_size = 1}, masks[0]), logits_bytes);
+  EXPECT_LT(peak({.batch_size = 1, .turns = "4x4"}, masks[1]), logits_bytes / 3);
+  EXPECT_TRUE(at::equal(masks[0], masks[1]));
+}
+
 }  // namespace
 }  // namespace tessera::test
