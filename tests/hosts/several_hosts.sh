@@ -7,7 +7,8 @@ tessera=$2
 . "$(dirname "$0")/hosts.sh"
 log=$hosts_work/log
 fail() { echo "FAILED: $*"; cat "$log"; exit 1; }
-small=(--model resnet_v1 --depth 8 --image-size 19x17 --num-classes 3)
+small=(--image-size 19x17 --num-classes 3)
+resnet=(--model resnet_v1 --depth 8)
 
 make_hosts 3
 
@@ -16,7 +17,10 @@ make_hosts 3
 exact() {
   local list=$1
   shift
-  on_hosts "$list" "$tessera" verify "${small[@]}" --steps 2 --timeout 120 "$@" >"$log" 2>&1 || fail "$list: verify $*"
+  local network=("${resnet[@]}")
+  [[ "$*" == *--model* ]] && network=()
+  on_hosts "$list" "$tessera" verify "${small[@]}" "${network[@]}" --steps 2 --timeout 120 "$@" >"$log" 2>&1 ||
+    fail "$list: verify $*"
   grep -q "^equal" "$log" || fail "$list: no verdict on $*"
   echo "exact on $list: $*"
 }
@@ -25,6 +29,12 @@ if [ "$3" = exact ]; then
   exact h1:1,h2:2,h3:1 --batch-size 4 --parts 2 --split-size 2 --grid 3x1 --halo-D2
   exact h1:2,h2:2 --batch-size 2 --replicas 4 --grad-sync hierarchical --clip-norm 0.1
   exact h1:1,h2:1,h3:1 --batch-size 4 --parts 2 --split-size 3 --schedule chimera
+  exact h1:1,h2:1 --batch-size 4 --parts 2 --split-size 2 --schedule gems-master
+  exact h1:1,h2:1,h3:1 --batch-size 6 --parts 3 --split-size 3 --schedule zero-bubble
+  exact h1:1,h2:2,h3:1 --batch-size 4 --parts 2 --split-size 2 --grid 1x2 --spatial-size 1 --local-DP 2
+  exact h1:2,h2:2 --batch-size 4 --split-size 2 --replicas 2 --num-hp 2 --batch-norm global
+  exact h1:1,h2:1 --batch-size 2 --grid 1x2 --turns 2x1
+  exact h1:1,h2:1,h3:1 --batch-size 2 --grid 3x1 --model unet --num-layers 2 --num-filters 3
   limit h2 100mbit
   exact h1:1,h2:1 --batch-size 2 --grid 1x2
 exit 0
@@ -59,7 +69,7 @@ training() {
   local list=$1
   shift
   rm -rf "$saved"
-  on_hosts "$list" "$tessera" train "${small[@]}" --batch-size 4 --steps 1000000 --checkpoint-dir "$saved" \
+  on_hosts "$list" "$tessera" train "${small[@]}" "${resnet[@]}" --batch-size 4 --steps 1000000 --checkpoint-dir "$saved" \
     --checkpoint-every 2 --keep 2 --timeout 20 "$@" >"$log" 2>&1 &
   job=$!
   for _ in $(seq 1800); do
@@ -71,7 +81,7 @@ training() {
 }
 # goes_on WORDS: what was saved last is whole, and a run on one host goes on from it.
 goes_on() {
-  on_hosts h1:2 "$tessera" train "${small[@]}" --batch-size 4 --replicas 1 --grid 1x2 --checkpoint-dir "$saved" \
+  on_hosts h1:2 "$tessera" train "${small[@]}" "${resnet[@]}" --batch-size 4 --replicas 1 --grid 1x2 --checkpoint-dir "$saved" \
     --resume auto --steps 100000 --timeout 60 --verbose >"$log" 2>&1 &
   local run=$!
   for _ in $(seq 1200); do
