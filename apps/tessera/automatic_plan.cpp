@@ -11,6 +11,7 @@
 #include "launch.h"
 #include "limits.h"
 #include "machine.h"
+#include "measured_costs.h"
 #include "memory_fit.h"
 #include "progress.h"
 #include "scaling.h"
@@ -18,21 +19,17 @@
 #include "tessera/planner/plan_search.h"
 #include "tessera/runtime/cores.h"
 #include "tessera/runtime/device.h"
-#include "tessera/runtime/memory.h"
-#include "tessera/runtime/workspaces.h"
 #include "tessera/trials/link_trials.h"
 #include "tessera/trials/rehearsal.h"
 
 namespace tessera {
 namespace {
 
-bool on_gpus(const Options& o) { return o.device != "cpu"; }
-
 // Of threads on one machine: beyond that, links say little.
 constexpr int most_thread_ranks_tried = 64;
 
 /// Whether the device that the plan is for is here, so that it can be tried out.
-bool at_hand(const Options& o) { return o.machine.empty() && (!on_gpus(o) || gpu_count() > 0); }
+bool at_hand(const Options& o) { return o.machine.empty() && (!o.on_gpus() || gpu_count() > 0); }
 
 std::vector<int> ranks_to_try(const Options& o, const Launch& launch) {
   if (!o.scaling.empty()) {
@@ -49,13 +46,13 @@ std::vector<int> ranks_to_try(const Options& o, const Launch& launch) {
     return {*started};
   }
   if (o.ranks) {
-    require(!at_hand(o) || on_gpus(o) || *o.ranks <= most_thread_ranks_tried, "--ranks ", *o.ranks,
+    require(!at_hand(o) || o.on_gpus() || *o.ranks <= most_thread_ranks_tried, "--ranks ", *o.ranks,
             " is more than the ", most_thread_ranks_tried,
             " that can be tried out here; start them with mpirun, or describe a larger machine ", "with --machine");
     return {*o.ranks};
   }
   require(at_hand(o), "--auto needs to know how many ranks there will be on a machine that is not here; use --ranks");
-  const int most = on_gpus(o) ? gpu_count() : launch.cores();
+  const int most = o.on_gpus() ? gpu_count() : launch.cores();
   std::set<int> all{most};
   for (int ranks = 1; ranks <= most; ranks *= 2) all.insert({ranks, std::min(most, 3 * ranks)});
   return {all.begin(), all.end()};
@@ -76,99 +73,12 @@ double seconds_to_read(const ImageSource& images) {
   return best * static_cast<double>(rows) / static_cast<double>(band);
 }
 
-// What is known of the machine, measured once.
-class Measured {
- public:
-  Measured(const Job& job, const Options& o, int cores)
-      : job_(job), o_(o), cores_(cores), costs_(static_cast<int>(job.graph.cells().size())) {}
-
-  // Every number of threads that a rank may get.
-  void try_cells(const std::vector<int>& threads) {
-    const double begin = now_seconds();
-    for (const int t : threads) {
-      rehearse_cells(rehearsal(t, o_.train.recompute), 1, costs_);
-      if (o_.plan.batch_size == 1) continue;
-      // More samples at once are cheaper each, to a point.
-      const double one = sum(costs_.totals(t, 1));
-      constexpr double enough = 4;
-      auto samples = std::min<std::int64_t>(o_.plan.batch_size, static_cast<std::int64_t>(enough / one));
-      while (samples > 1 && players_with_memory(samples) < 1) samples /= 2;
-      if (samples > 1) rehearse_cells(rehearsal(t, o_.train.recompute, 0, samples), samples, costs_);
-    }
-    seconds_ += now_seconds() - begin;
-  }
-
-  // The stages of a candidate as they are. Those that many candidates have are tried once.
-  void try_stages(Candidate& c) {
-    const double begin = now_seconds();
-    const Layout layout = make_layout(job_.graph, c.plan);
-    const bool split = c.plan.schedule == ScheduleKind::zero_bubble;
-    for (const StageLoad& load : c.loads) choose_ways(rehearsal(load.threads, c.recompute), c.plan);
-    for (int s = 0; s < static_cast<int>(c.plan.stages.size()); ++s) {
-      const Stage& stage = c.plan.stages[static_cast<std::size_t>(s)];
-      StageLoad& load = c.loads[static_cast<std::size_t>(s)];
-      const int beside = on_gpus(o_) ? 1 : c.plan.ranks_at_work_beside(stage.ranks.front());
-      const std::string key = concat(beside, " ", stage.first_node, " ", stage.end_node, " ", stage.grid, " ",
-                                     stage.batch_ways, " ", c.plan.micro_size(), " ", c.plan.fused_layers, " ",
-                                     words_of(c.recompute), " ", load.threads, " ", split);
-      const auto [known, fresh] = stages_.try_emplace(key);
-      if (fresh) known->second = rehearse(rehearsal(load.threads, c.recompute, beside), c.plan, layout, s, split);
-      load.seconds = known->second;
-    }
-    c.measured = true;
-    seconds_ += now_seconds() - begin;
-  }
-
-  const CellCosts& costs() const { return costs_; }
-  double seconds() const { return seconds_; }
-
- private:
-  static double sum(const std::vector<double>& values) {
-    double all = 0;
-    for (const double v : values) all += v;
-    return all;
-  }
-  // How many can rehearse a cell side by side: each has so many whole images of it, its values and their gradients.
-  int players_with_memory(std::int64_t samples) const {
-    if (on_gpus(o_)) return 1;
-    std::int64_t largest = 0;
-    for (const Node& node : job_.graph.nodes()) largest = std::max(largest, node.shape.elements());
-    constexpr double values_at_a_time = 8, share = 0.5;
-    const double bytes = values_at_a_time * static_cast<double>(samples * largest * element_bytes(o_));
-    const double free = free_host_bytes();
-    require(bytes < free || samples > 1,
-            "--auto tries out each part of the network on a whole image, which takes about ",
-            human_bytes(static_cast<std::int64_t>(bytes)), " here, and ", human_bytes(static_cast<std::int64_t>(free)),
-            " are free; give the plan by hand (--grid, --turns), or look for one with tessera plan --auto --machine");
-    return static_cast<int>(std::min(1e6, share * free / bytes));
-  }
-  // `ranks`: that are at work at the same time; 0: as many as have cores.
-  Rehearsal rehearsal(int threads, Recompute recompute, int ranks = 0, std::int64_t samples = 1) const {
-    constexpr int most = 16;
-    const int players = std::min(ranks > 0 ? ranks : cores_ / threads, players_with_memory(samples));
-    const int company = std::clamp(players, 1, most);
-    return {.graph = job_.graph,
-            .activations = o_.train.activations(),
-            .recompute = recompute,
-            .threads = threads,
-            .company = on_gpus(o_) ? 1 : company,
-            .cores = on_gpus(o_) ? 0 : cores_};
-  }
-
-  const Job& job_;
-  const Options& o_;
-  const int cores_;
-  CellCosts costs_;
-  std::map<std::string, Work> stages_;
-  double seconds_ = 0;
-};
-
 SearchWish wish_of(const Job& job, const Options& o, const Launch& launch) {
   SearchWish wish{.plan = o.plan, .ranks = ranks_to_try(o, launch)};
   for (const auto& [name, value] : o.given) wish.given.insert(name);
   wish.batch_at_most = o.batch_at_most.value_or(0);
   if (job.images && !o.planning) wish.batch_at_most = std::min(wish.batch_at_most, job.images->size());
-  wish.cores = on_gpus(o) ? 0 : launch.cores();
+  wish.cores = o.on_gpus() ? 0 : launch.cores();
   for (const auto& limit : {o.memory, o.memory_limit})
     if (limit && (wish.memory == 0 || static_cast<double>(*limit) < wish.memory))
       wish.memory = static_cast<double>(*limit);
@@ -180,7 +90,7 @@ SearchWish wish_of(const Job& job, const Options& o, const Launch& launch) {
     if (wish.memory == 0) wish.memory = machine.memory;
     if (!wish.plan.ranks_per_node) wish.plan.ranks_per_node = machine.ranks_per_node;
   }
-  if (wish.memory == 0 && at_hand(o) && on_gpus(o) && !o.planning)
+  if (wish.memory == 0 && at_hand(o) && o.on_gpus() && !o.planning)
     wish.memory = free_gpu_memory_of_a_rank(wish.ranks.back(), launch);
   wish.footprint = footprint_for(job, o);
   const int cores = launch.cores();
@@ -201,14 +111,14 @@ std::map<int, Site> sites_of(const SearchWish& wish, const Job& job, const Optio
   if (at_hand(o))
     launch.told([&] {  // the first process decides, so nobody else needs to know
       alone.update_bytes = update_rate(o.train.optimizer, o.train.activations(), 1);
-      if (job.images && !on_gpus(o)) alone.read = seconds_to_read(*job.images);
+      if (job.images && !o.on_gpus()) alone.read = seconds_to_read(*job.images);
       return std::string();
     });
   for (const int ranks : wish.ranks) {
     Site site = alone;
-    const bool neighbours_here = launch.ranks_started() || !on_gpus(o);
+    const bool neighbours_here = launch.ranks_started() || !o.on_gpus();
     if (at_hand(o) && (neighbours_here || ranks == 1)) {
-      const bool here = launch.ranks_started() || (!on_gpus(o) && ranks <= most_thread_ranks_tried);
+      const bool here = launch.ranks_started() || (!o.on_gpus() && ranks <= most_thread_ranks_tried);
       if (here && ranks > 1)
         launch.run(ranks, [&](Communicator& world) {
           const Links links = try_links(world, o.train.activations());
@@ -272,13 +182,13 @@ void print_candidates(const SearchResult& result, const SearchWish& wish, const 
                           "); use more --memory, more --ranks, a smaller --batch-size, or --turns 2x2 --store file"));
 }
 
-CellCosts costs_of(const Job& job, const Options& o, const std::vector<int>& threads, Measured& measured) {
+CellCosts costs_of(const Job& job, const Options& o, const std::vector<int>& threads, MeasuredCosts& measured) {
   if (at_hand(o)) {
     measured.try_cells(threads);
     return measured.costs();
   }
   const Rates rates =
-      o.machine.empty() ? usual_rates(on_gpus(o), 1, element_bytes(o)) : read_machine(o.machine, o.dtype).rates;
+      o.machine.empty() ? usual_rates(o.on_gpus(), 1, element_bytes(o)) : read_machine(o.machine, o.dtype).rates;
   return estimated_costs(job.graph, element_bytes(o), o.train.recompute, rates);
 }
 
@@ -319,7 +229,7 @@ std::vector<RunReport::Expected> read_expectation(const nlohmann::json& teams) {
 // On one process, for all: the curves, and the flags of the first point.
 std::string found_scaling(const Job& job, const Options& o, const SearchWish& wish, const std::vector<int>& threads,
                           int cores) {
-  Measured measured(job, o, cores);
+  MeasuredCosts measured(job, o, cores);
   const CellCosts costs = costs_of(job, o, threads, measured);
   const double begin = now_seconds();
   int tried = 0;
@@ -349,7 +259,7 @@ std::string found_plan(const Job& job, const Options& o, const SearchWish& wish,
   const bool tries = at_hand(o);
   // What no plan can do is better said before anything is measured.
   if (tries) check_search(job.graph, wish);
-  Measured measured(job, o, cores);
+  MeasuredCosts measured(job, o, cores);
   const CellCosts costs = costs_of(job, o, threads, measured);
   const double begin = now_seconds();
   SearchResult result = search_plans(job.graph, wish, costs);

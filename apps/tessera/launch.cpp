@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <thread>
@@ -18,7 +19,8 @@ Launch::Launch() {
   if (!MpiSession::started_by_launcher()) return;
   session_ = std::make_unique<MpiSession>();
   prepare_for_nccl(session_->local_size());
-  world_ = mpi_world();
+  // What one process finds out for all, such as the costs of --auto, may take long.
+  world_ = mpi_world({.timeout = std::chrono::hours(6)});
 }
 
 std::optional<int> Launch::ranks_started() const { return world_ ? std::optional<int>(world_->size()) : std::nullopt; }

@@ -19,9 +19,7 @@
 namespace tessera {
 namespace {
 
-bool on_gpus(const Options& o) { return o.device != "cpu"; }
-
-std::string store_name(const Options& o) { return on_gpus(o) ? "host" : "file"; }
+std::string store_name(const Options& o) { return o.on_gpus() ? "host" : "file"; }
 
 // Of the memory that is free, what tensors may take: the rest is for libraries, and for gaps between tensors.
 constexpr double usable_share = 0.9;
@@ -51,17 +49,17 @@ MemoryWish wish_of(const Job& job, const Options& o, const Launch& launch, std::
   wish.halo_given = o.has("halo-D2") || o.has("fused-layers");
   if (o.has("recompute") || o.evaluation.only) wish.recompute = footprint_for(job, o).recompute;
   if (o.has("store")) wish.store = o.train.store != StoreKind::device;
-  wish.store_possible = on_gpus(o) || !o.train.scratch.empty();
+  wish.store_possible = o.on_gpus() || !o.train.scratch.empty();
   wish.memory = memory;
   wish.store_memory = Waits::unlimited;
-  if (on_gpus(o)) {
+  if (o.on_gpus()) {
     if (o.host_memory)
       wish.store_memory = static_cast<double>(*o.host_memory);
     else if (!o.planning)
       wish.store_memory = least(pinned_share * share_of_host(job, launch), launch);
   }
   wish.footprint = footprint_for(job, o);
-  wish.rates = usual_rates(on_gpus(o), job.threads[0], element_bytes(o));
+  wish.rates = usual_rates(o.on_gpus(), job.threads[0], element_bytes(o));
   return wish;
 }
 
@@ -133,7 +131,7 @@ std::string way_of(const Job& job, const Options& o, const MemoryWish& wish) {
   if (as_it_was || o.quiet) return text_of(best);
   fmt::print("memory: {} of {}{} with {}", bytes(best.peak()), bytes(memory), o.memory ? "" : " that are free",
              flags_of(best, store_name(o)));
-  if (best.store) fmt::print(", {} {}", bytes(best.stored()), on_gpus(o) ? "in the host's memory" : "in --scratch");
+  if (best.store) fmt::print(", {} {}", bytes(best.stored()), o.on_gpus() ? "in the host's memory" : "in --scratch");
   fmt::print("; about {:.1f} times as long as with memory without end ({} ways tried)\n",
              std::max(1.0, best.seconds / choice.fastest.seconds), choice.tried);
   std::fflush(stdout);
@@ -161,11 +159,11 @@ FootprintOptions footprint_for(const Job& job, const Options& o) {
                            .workspace = nullptr,
                            .threads = job.threads,
                            .store = o.train.store != StoreKind::device,
-                           .store_prefetches = on_gpus(o),
+                           .store_prefetches = o.on_gpus(),
                            .room = o.train.room,
-                           .leaving = on_gpus(o) ? o.train.leaving : 0,
+                           .leaving = o.on_gpus() ? o.train.leaving : 0,
                            .evaluating = o.evaluation.only};
-  if (!on_gpus(o)) options.workspace = kernel_workspaces(job.graph, o.train.activations());
+  if (!o.on_gpus()) options.workspace = kernel_workspaces(job.graph, o.train.activations());
   return options;
 }
 
@@ -177,7 +175,7 @@ void fit_into_memory(Job& job, Options& o, const Launch& launch, std::optional<i
   double memory = 0;
   if (o.memory) {
     memory = static_cast<double>(*o.memory);
-  } else if (o.planning || !on_gpus(o)) {
+  } else if (o.planning || !o.on_gpus()) {
     return;  // for machines that are not here; and what a CPU may take is for its user to say
   } else {
     memory = free_gpu_memory_of_a_rank(job.plan.ranks(), launch);

@@ -106,6 +106,7 @@ struct Options {
   std::map<std::string, std::string> given;  ///< flags that the command line or --config has, without dashes
   bool described = false;                    ///< the weights have said what they are
   bool has(const std::string& flag) const { return given.contains(flag); }
+  bool on_gpus() const { return device != "cpu"; }
   double tolerance = 0;
   bool skip_verification = false;
   bool quiet = false;
