@@ -2,7 +2,7 @@
 
 Every network has random weights and five classes, is scripted in training mode, and is trained for a step in float64:
 one rank beside the module itself (libtorch's autograd), then a 2x2 grid of tiles in two stages beside one rank. A figure
-is the largest difference; in brackets, how many tensors were left out of it.
+is the largest difference; in brackets, how many tensors were left out of it. A NAME may also be a file: net.pt2.
 
 Usage: every_network.py TESSERA [--device cuda] [--jobs N] [--size N] [--batch N] [NAME...]
 """
@@ -10,6 +10,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,12 +47,12 @@ def tessera(options, *arguments):
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def verified(options, path, flags):
+def verified(options, path, flags, folder):
     """The largest difference of what is trained, and how many tensors were left out as zero except for rounding: those
     that a change in the last bit of the images moves by more than a thousandth of their size, such as the gradient of a
     shift that the next norm takes away again. verify judges these. In bold: what verify did not call equal.
     """
-    report = path + ".json"
+    report = os.path.join(folder, "report.json")
     if os.path.exists(report):
         os.remove(report)
     done = tessera(options, "verify", "--model", path, "--steps", "1", "--device", options.device, "--json", report, *flags)
@@ -67,19 +68,19 @@ def verified(options, path, flags):
 
 def row(options, name):
     with tempfile.TemporaryDirectory() as folder:
-        torch.manual_seed(0)
         size = LARGER.get(name, options.size)
-        net = network(name).train()
-        count = sum(p.numel() for p in net.parameters())
-        path = os.path.join(folder, "net.pt")
-        torch.jit.script(net).save(path)
-        del net
+        path = name if os.path.exists(name) else os.path.join(folder, "net.pt")
+        if path != name:
+            torch.manual_seed(0)
+            torch.jit.script(network(name).train()).save(path)
         flags = ["--image-size", str(size), "--batch-size", str(options.batch)]
         shown = (tessera(options, "show", path, "--image-size", str(size)).stdout.strip().splitlines() or [""])[-1]
         cells = shown.split()[0] if " cells, " in shown else "**" + shown[:120] + "**"
-        one = verified(options, path, flags)
-        many = verified(options, path, flags + ["--grid", "2x2", "--split-size", "2"])
-        return "| %s | %.1f M | %d | %s | %s | %s |" % (name, count / 1e6, size, cells, one, many)
+        count = re.search(r"([0-9.]+ \w?) trainable parameters", shown)
+        one = verified(options, path, flags, folder)
+        many = verified(options, path, flags + ["--grid", "2x2", "--split-size", "2"], folder)
+        label = os.path.basename(name)
+        return "| %s | %s | %d | %s | %s | %s |" % (label, count[1] if count else "", size, cells, one, many)
 
 
 def main():
