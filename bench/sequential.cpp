@@ -140,6 +140,9 @@ class Process {
     close(up[1]);
     ask_ = down[1];
     answer_ = up[0];
+    // One is made after the other: trials of convolutions want the machine for themselves.
+    char ready = 0;
+    get(&ready, sizeof ready);
   }
   ~Process() {
     close(ask_);
@@ -191,6 +194,7 @@ class Process {
         sent += static_cast<std::size_t>(n);
       }
     };
+    put("r", 1);
     for (char command = 0; read(ask, &command, 1) == 1;) {
       if (command == 's') {
         account->reset_peak();
