@@ -9,6 +9,7 @@ Usage: old_pt2.py TESSERA NEW.pt2     exit code 77: there is no torch
 """
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,20 @@ def functional(text):
     return json.dumps(document)
 
 
+def exported_small(path, out):
+    """The same network, as if its last planes of 2x2 had been single pixels at the export: it pools to one by a function."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.endswith("models/model.json"):
+                document = json.loads(data)
+                for values in document["graph_module"]["graph"]["tensor_values"].values():
+                    if [size.get("as_int") for size in values["sizes"]][2:] == [2, 2]:
+                        values["sizes"][2:] = [{"as_int": 1}, {"as_int": 1}]
+                data = json.dumps(document)
+            new.writestr(name, data)
+
+
 def said(tessera, path, *more):
     done = subprocess.run([tessera, *more, path] if more[0] == "show" else [tessera, *more, "--model", path],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -140,6 +155,11 @@ def main(tessera, new):
             assert said(tessera, path, "show", "--image-size", "64") == show, path
             found = said(tessera, path, *verify)
             assert found == expected, (path, found, expected)
+        # A pool to one pixel stays one, at any image size.
+        small = folder + "/small.pt2"
+        exported_small(os.path.join(os.path.dirname(new), "densenet121.pt2"), small)
+        status, words = said(tessera, small, "show", "--image-size", "96")
+        assert status == 0, words
         # Cut short, or with a pickle that holds something else: refused with a message.
         with open(old, "rb") as file:
             bytes_ = file.read()

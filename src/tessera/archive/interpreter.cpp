@@ -61,6 +61,7 @@ class Interpreter final : public ForeignNetwork {
     const bool constant = node.where.kind.find("Adaptive") != std::string::npos;
     if (constant || sizes.size() < (planes ? 2 : 4)) return;
     const std::size_t n = sizes.size();
+    if (sizes.get(n - 2) == 1 && sizes.get(n - 1) == 1) return;
     const auto found = sizes_.find({sizes.get(n - 2), sizes.get(n - 1)});
     if (found == sizes_.end() || found->second.size() != 1) return;
     sizes.set(n - 2, found->second.begin()->first);

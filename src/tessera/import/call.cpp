@@ -39,6 +39,7 @@ Pair Translation::relative(Pair written) const {
 }
 
 bool Translation::may_have_changed(Pair written) const {
+  if (written == Pair(1)) return false;  // one of everything is meant, whatever else has come to that
   const auto found = sizes_.find({written.height, written.width});
   return found != sizes_.end() && *found->second.rbegin() != found->first;
 }
