@@ -116,7 +116,7 @@ def summary(ratios):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tessera")
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--json")
     parser.add_argument("--match", default="", help="rows whose names match this regular expression")
     parser.add_argument("--mpiexec", default="mpirun")

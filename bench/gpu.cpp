@@ -9,10 +9,10 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "../apps/tessera/network.h"
 #include "tessera/base/error.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/io/report.h"
-#include "tessera/models/registry.h"
 #include "tessera/runtime/device.h"
 #include "tessera/runtime/trainer.h"
 
@@ -27,7 +27,7 @@ class OneImage final : public ImageSource {
     pixels_ = at::empty({shape_[1], shape_[2], shape_[0]}, at::kFloat).permute({2, 0, 1});
     source.read(0, {0, shape_[1]}, {0, shape_[2]}, pixels_);
   }
-  std::int64_t size() const override { return 1; }
+  std::int64_t size() const override { return 1 << 20; }
   int classes() const override { return classes_; }
   std::array<std::int64_t, 3> image_shape() const override { return shape_; }
   std::int64_t label(std::int64_t) const override { return label_; }
@@ -59,21 +59,23 @@ void write_trace(Trainer& trainer, const std::string& path) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  CLI::App app{"Training steps of one GPU, batch of one"};
+  CLI::App app{"Training steps of one GPU"};
   ModelOptions model{.name = "resnet50", .classes = 10};
-  std::int64_t size = 1024;
-  int steps = 20, warmup = 3, most_tried = 10;
+  std::int64_t size = 1024, batch = 1;
+  int steps = 20, warmup = 8, most_tried = 10;
   std::string dtype = "bfloat16", recompute = "norm", trace;
-  bool search = true;
-  app.add_option("--model", model.name, "")->capture_default_str();
+  bool search = true, replay = true;
+  app.add_option("--model", model.name, "a built-in network, or a file of PyTorch")->capture_default_str();
   app.add_option("--depth", model.depth, "of resnet_v1 and resnet_v2");
   app.add_option("--image-size", size, "")->capture_default_str();
+  app.add_option("--batch-size", batch, "")->capture_default_str();
   app.add_option("--steps", steps, "that are timed")->capture_default_str();
   app.add_option("--warmup", warmup, "that are not")->capture_default_str();
   app.add_option("--dtype", dtype, "")->check(CLI::IsMember({"float32", "bfloat16"}))->capture_default_str();
   app.add_option("--recompute", recompute, "")->capture_default_str();
   app.add_flag("!--no-search", search, "take cuDNN's first guess at an algorithm");
   app.add_option("--most-tried", most_tried, "of cuDNN's algorithms for a convolution; 0: all")->capture_default_str();
+  app.add_flag("!--no-replay", replay, "start every kernel by itself, even where the host cannot keep up");
   app.add_option("--trace", trace, "file for the kernels of two more steps, for chrome://tracing");
   CLI11_PARSE(app, argc, argv);
   try {
@@ -82,20 +84,21 @@ int main(int argc, char** argv) {
     use_device(at::kCUDA, 0);
     configure_gpus({.tf32 = true, .try_algorithms = search});
     at::globalContext().setBenchmarkLimitCuDNN(most_tried);
-    const Graph graph = builtin_models().build(model);
+    const Graph graph = with_files(builtin_models(), std::make_shared<NetworkFiles>()).build(model);
     const TrainOptions train{.steps = warmup + steps + 2,
                              .optimizer = {.lr = 1e-3, .momentum = 0.9},
                              .seed = 1,
                              .dtype = dtype == "float32" ? at::kFloat : at::kBFloat16,
                              .recompute = parse_recompute(recompute),
-                             .loader_workers = 2,
+                             .loader_workers = 4,
+                             .replay = replay ? TrainOptions::Replay::when_slow : TrainOptions::Replay::never,
                              .device = at::kCUDA};
     const SyntheticImages synthetic({.classes = 10, .height = size, .width = size, .size = 1, .seed = 1});
-    Trainer trainer(graph, make_plan(graph, {.batch_size = 1}), train, std::make_shared<OneImage>(synthetic));
+    Trainer trainer(graph, make_plan(graph, {.batch_size = batch}), train, std::make_shared<OneImage>(synthetic));
     std::vector<double> seconds;
     double first_loss = 0, loss = 0, waited = 0;
     for (int s = 0; s < warmup + steps; ++s) {
-      if (s == warmup) reset_peak_gpu_bytes();  // choosing algorithms takes memory, too
+      if (s == std::min(3, warmup)) reset_peak_gpu_bytes();  // choosing algorithms takes memory, too
       const StepReport report = trainer.step();
       if (s == 0) first_loss = report.loss;
       loss = report.loss;
@@ -109,8 +112,10 @@ int main(int argc, char** argv) {
                                               {"image_size", size},
                                               {"dtype", dtype},
                                               {"recompute", recompute},
-                                              {"images_per_second", 1 / spread.median},
-                                              {"slowest_images_per_second", 1 / spread.high},
+                                              {"batch_size", batch},
+                                              {"images_per_second", static_cast<double>(batch) / spread.median},
+                                              {"slowest_images_per_second", static_cast<double>(batch) / spread.high},
+                                              {"replayed", trainer.replays()},
                                               {"seconds_waiting_for_images", waited},
                                               {"peak_bytes", peak_gpu_bytes()},
                                               {"first_loss", first_loss},

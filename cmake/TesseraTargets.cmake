@@ -51,14 +51,15 @@ set(TESSERA_TEST_OPTIONS -O0 -fPIE ${TORCH_FLAGS} ${OpenMP_CXX_FLAGS})
 #   (theirs is another), the golden tables once more for each instruction set, code outside of the tree, browsers, and fuzz
 #   targets, which have sanitizers of their own.
 # - TESSERA_SANITIZES_THREADS, that of threads: it sees one process and is ten times slower. So programs whose ranks are
-#   threads, without the rooms that have no threads, and without those that only start other programs (mpirun, the command
-#   line's, Python's); and of long tests what tessera_test names in RACES: what has threads, and of the golden tables small
-#   rows of every kind of plan, because what ranks do to each other depends on the plan and not on network or size.
+#   threads, without the rooms that have no threads, without kernels by themselves (one thread computes them there), and
+#   without those that only start other programs (mpirun, the command line's, Python's); and of long tests what
+#   tessera_test names in RACES: what has threads, and of the golden tables small rows of every kind of plan, because what
+#   ranks do to each other depends on the plan and not on network or size.
 set(TESSERA_SANITIZES_THREADS OFF)
 set(TESSERA_NOT_SANITIZED hosts fuzz)
 if(TESSERA_SANITIZE MATCHES "thread")
   set(TESSERA_SANITIZES_THREADS ON)
-  list(APPEND TESSERA_NOT_SANITIZED base geometry graph models program plan schedule report mpi python)
+  list(APPEND TESSERA_NOT_SANITIZED base geometry graph models program plan schedule ops report mpi python)
 endif()
 
 # tessera_test(NAME SOURCES... USES room...): a GoogleTest program, run as one ctest test, on thread ranks.

@@ -13,6 +13,7 @@
 #include "tessera/base/text.h"
 #include "tessera/planner/memory_ways.h"
 #include "tessera/runtime/device.h"
+#include "tessera/runtime/image_delivery.h"
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/workspaces.h"
 
@@ -154,7 +155,7 @@ FootprintOptions footprint_for(const Job& job, const Options& o) {
                                      (o.train.optimizer.average > 0 ? 1 : 0),
                            .common = job.common_copies,
                            .packed = job.plan.ranks() > job.plan.ranks_per_node,
-                           .batches_ahead = o.train.loader_workers > 0 ? 2 : 0,
+                           .ahead = o.train.loader_workers > 0 ? std::optional(read_ahead(o.on_gpus())) : std::nullopt,
                            .recompute = o.evaluation.only ? Recompute::norm : o.train.recompute,
                            .workspace = nullptr,
                            .threads = job.threads,
@@ -163,6 +164,8 @@ FootprintOptions footprint_for(const Job& job, const Options& o) {
                            .room = o.train.room,
                            .leaving = o.on_gpus() ? o.train.leaving : 0,
                            .evaluating = o.evaluation.only};
+  // cuBLAS takes so much for a stream, and a recording has one of its own.
+  if (o.on_gpus()) options.recording = 32 << 20;
   if (!o.on_gpus()) options.workspace = kernel_workspaces(job.graph, o.train.activations());
   return options;
 }

@@ -49,7 +49,7 @@ TEST_P(Memory, IsAsPredictedOnEveryRank) {
                                           {.element_bytes = 4,
                                            .states = c.optimizer.name == "adam" ? 2 : 1,
                                            .common = test::ranks_are_threads(),
-                                           .batches_ahead = c.workers > 0 ? 2 : 0,
+                                           .ahead = c.workers > 0 ? std::optional(ReadAhead{}) : std::nullopt,
                                            .recompute = c.recompute,
                                            .workspace = kernel_workspaces(graph, at::kFloat),
                                            .store = c.room.has_value(),

@@ -56,7 +56,7 @@ void Loader::check_options() const {
   require(options_.batch_size <= source_->size(), "a batch of ", options_.batch_size, " images is more than the ",
           source_->size(), " of the set (", source_->describe(), "); use a smaller --batch-size");
   require(options_.workers >= 0, "cannot read with ", options_.workers, " threads; use 0 or more --num-workers");
-  require(options_.prefetch_batches >= 1, "cannot read ", options_.prefetch_batches, " batches ahead; use 1 or more");
+  require(options_.ahead.batches >= 1, "cannot read ", options_.ahead.batches, " batches ahead; use 1 or more");
   require(options_.dtype == at::kFloat || options_.dtype == at::kDouble, "images are read as float or double, not ",
           options_.dtype);
   ensure(options_.pieces.empty() || (!options_.part && options_.samples.empty()),
@@ -87,15 +87,12 @@ Loader::Piece Loader::make_piece(const Box& part, const std::vector<Interval>& s
 }
 
 void Loader::start_workers() {
-  constexpr std::int64_t most_batches = 8;
   const auto value_bytes = static_cast<std::int64_t>(
       c10::elementSize(options_.deliver ? options_.deliver->dtype().toScalarType() : options_.dtype));
   std::int64_t piece_bytes = 1;
   for (const Piece& p : pieces_)
     piece_bytes = std::max(piece_bytes, value_bytes * c10::multiply_integers(image_sizes(p)));
-  const std::int64_t most = most_batches * std::ssize(pieces_);
-  slots_.resize(static_cast<std::size_t>(
-      std::max<std::int64_t>(options_.prefetch_batches, std::min(most, options_.prefetch_bytes / piece_bytes))));
+  slots_.resize(static_cast<std::size_t>(options_.ahead.pieces(piece_bytes, std::ssize(pieces_))));
   try {
     for (int i = 0; i < options_.workers; ++i)
       workers_.emplace_back([this] {

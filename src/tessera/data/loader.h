@@ -14,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
 
+#include "tessera/base/read_ahead.h"
 #include "tessera/data/image_source.h"
 
 namespace tessera {
@@ -56,10 +57,8 @@ struct LoaderOptions {
   std::function<void(const RawImage&, const at::Tensor& bytes, const at::Tensor& out)> finish_there = nullptr;
   /// Threads that read ahead; 0 reads inside next(). They share the images of a batch, and large ones in bands.
   int workers = 0;
-  /// Batches, or pieces of them, under way or ready at one time, at least 1; read only when there are workers.
-  int prefetch_batches = 2;
-  /// More of them, up to 8 batches, as long as their images take no more than this where they are handed over.
-  std::int64_t prefetch_bytes = 0;
+  /// Read only when there are workers; at least one batch. Bytes are counted where images are handed over.
+  ReadAhead ahead = {};
   /// What each worker holds while it lives: whose memory its tensors count as, say.
   std::function<std::shared_ptr<void>()> worker_scope = nullptr;
 };

@@ -1,7 +1,9 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
 
 #include <cmath>
 
@@ -65,6 +67,21 @@ class ElementDropout final : public MaskKernel {
   }
 };
 
+// The part of `image` that `in` covers.
+void drop_on_gpu(const Slab& in, const Shape& image, std::uint64_t key, double keep, const PassInfo& pass,
+                 const at::Tensor& out) {
+  const at::Tensor step =
+      pass.there.step.defined() ? pass.there.step : at::full({1}, pass.step, in.data.options().dtype(at::kLong));
+  gpu::dropout(in.data, image,
+               {.key = key,
+                .step = step,
+                .keep = keep,
+                .first_sample = pass.first_sample + in.box.batch().begin,
+                .first_row = in.box.height().begin,
+                .first_column = in.box.width().begin},
+               out);
+}
+
 class GpuElementDropout final : public MaskKernel {
  public:
   using MaskKernel::MaskKernel;
@@ -72,14 +89,7 @@ class GpuElementDropout final : public MaskKernel {
  private:
   Slab masked(const Slab& in, const PassInfo& pass) const override {
     Slab out = empty_slab(in.box, input_.channels, in.data.options());
-    gpu::dropout(in.data, input_,
-                 {.key = pass.seed ^ stream_,
-                  .stream = static_cast<std::uint64_t>(pass.step),
-                  .keep = keep_,
-                  .first_sample = pass.first_sample + in.box.batch().begin,
-                  .first_row = in.box.height().begin,
-                  .first_column = in.box.width().begin},
-                 out.data);
+    drop_on_gpu(in, input_, pass.seed ^ stream_, keep_, pass, out.data);
     return out;
   }
 };
@@ -93,6 +103,11 @@ class WholeDropout final : public MaskKernel {
  private:
   Slab masked(const Slab& in, const PassInfo& pass) const override {
     const std::int64_t samples = in.box.batch().size();
+    if (in.data.is_cuda()) {
+      const Slab ones{at::ones({samples, numbers_, 1, 1}, in.data.options()), Shape{numbers_}.box(in.box.batch())};
+      drop_on_gpu(ones, Shape{numbers_}, pass.seed ^ stream_, keep_, pass, ones.data);
+      return {channels_last(at::mul(in.data, ones.data)), in.box};
+    }
     const RandomStream random = this->random(pass);
     at::Tensor mask = at::empty({samples, numbers_, 1, 1}, at::kDouble);
     const std::int64_t first = (pass.first_sample + in.box.batch().begin) * numbers_;

@@ -110,7 +110,7 @@ class CrossEntropyKernel final : public Kernel {
     if (dice) {
       // A sample's own loss stands at its first pixel, in the losses of pixels.
       if (args.out.height().contains(0) && args.out.width().contains(0))
-        out.data.select(3, 0).select(2, 0).select(1, 0).add_(dice_losses(args.agreed), args.pass.terms_per_sample);
+        out.data.select(3, 0).select(2, 0).select(1, 0).add_(by_terms(dice_losses(args.agreed), args.pass));
       args.saved.push_back(args.agreed);
     }
     return out;
@@ -128,7 +128,7 @@ class CrossEntropyKernel final : public Kernel {
       at::Tensor dx = gradient_of(args.saved[head], gradient, labels);
       if (dice)
         add_dice_gradient(args.saved[head], args.saved.back()[static_cast<std::int64_t>(head)],
-                          gradient.mul(op_.options.dice * args.pass.terms_per_sample), labels, dx);
+                          by_terms(gradient.mul(op_.options.dice), args.pass), labels, dx);
       if (args.pass.options.dtype() == at::kBFloat16) dx = dx.to(at::kBFloat16);
       out.push_back(as_plane(dx, args.gradients[0].box));
     }
@@ -144,6 +144,11 @@ class CrossEntropyKernel final : public Kernel {
       const at::Tensor logits = as_rows(narrowed(args.inputs[head], args.out));
       args.saved.push_back(at::_log_softmax(logits.to(wide_dtype(logits.scalar_type())), 1, false));
     }
+  }
+
+  static at::Tensor by_terms(const at::Tensor& x, const PassInfo& pass) {
+    const at::Tensor& there = pass.there.terms_per_sample;
+    return there.defined() ? x.mul(there.to(x.scalar_type())) : x.mul(pass.terms_per_sample);
   }
 
   // By sample: of each class the sums P, L and I of CrossEntropy's comment.

@@ -47,6 +47,13 @@ struct PassInfo {
   /// The network as it is used, not trained: running statistics, nothing dropped, nothing kept for backward.
   bool evaluating = false;
   double terms_per_sample = 1;  ///< loss_terms over the samples of the whole batch
+  /// What differs from step to step, on the device: kernels that are recorded find it there. Undefined: nobody records.
+  struct There {
+    at::Tensor step;              ///< one int64
+    at::Tensor loss_share;        ///< one double: 1/loss_terms
+    at::Tensor terms_per_sample;  ///< one double
+  };
+  There there = {};
 };
 
 using Saved = std::vector<at::Tensor>;

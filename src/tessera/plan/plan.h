@@ -113,6 +113,9 @@ struct Plan {
   int places() const;
   /// Whether some rank has several places of a direction.
   bool turns() const { return places() > ranks_per_replica(); }
+  /// Whether a step is the same work every time, with nothing between that anybody has to bring: one rank, alone, that
+  /// holds its images whole.
+  bool repeats_itself() const { return ranks() == 1 && !turns(); }
   /// The number of a place among all of its direction; that of its rank where no rank has two.
   int number_of(Direction direction, int stage, int member) const;
 

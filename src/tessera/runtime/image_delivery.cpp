@@ -6,8 +6,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::int64_t ahead_on_gpu = 256 << 20;
-
 void finish_on_gpu(const RawImage& raw, const at::Tensor& bytes, const at::Tensor& out) {
   const auto channels = static_cast<std::size_t>(raw.normalisation.channels());
   gpu::ByteImage how{.number_bytes = static_cast<int>(bytes_of(raw.type)),
@@ -26,12 +24,14 @@ void finish_on_gpu(const RawImage& raw, const at::Tensor& bytes, const at::Tenso
 
 }  // namespace
 
+ReadAhead read_ahead(bool on_gpu) { return {.bytes = on_gpu ? std::int64_t{256} << 20 : 0}; }
+
 LoaderOptions delivered_as(const at::TensorOptions& activations, int workers) {
   LoaderOptions options{.dtype = wide_dtype(activations.dtype().toScalarType()), .deliver = activations};
   options.workers = workers;
+  options.ahead = read_ahead(activations.device().is_cuda());
   if (activations.device().is_cuda()) {
     options.finish_there = finish_on_gpu;
-    options.prefetch_bytes = ahead_on_gpu;
   }
   return options;
 }

@@ -52,7 +52,10 @@ void Member::begin_backward(MemberState& state) {
   if (steps().back().output != loss || !owns(loss)) return;
   const Slab& losses = value(state, loss);
   const double share = state.pass.loss_terms > 0 ? 1.0 / state.pass.loss_terms : 0;
-  accumulate(state, loss, {at::full(losses.data.sizes(), share, losses.data.options()), losses.box});
+  const at::Tensor& there = state.pass.there.loss_share;
+  const at::Tensor gradient = there.defined() ? at::empty(losses.data.sizes(), losses.data.options()).copy_(there)
+                                              : at::full(losses.data.sizes(), share, losses.data.options());
+  accumulate(state, loss, {gradient, losses.box});
 }
 
 bool Member::fill_wait(MemberState& state) {

@@ -32,7 +32,7 @@ RankImages::RankImages(const std::shared_ptr<const ImageSource>& source, const L
     tiles_ = std::make_unique<Loader>(source, in_pieces);
   }
   if (boxes.size() != 1) {
-    whole.prefetch_bytes = 0;                                           // is about images, and masks may be large
+    whole.ahead.bytes = 0;                                              // is about images, and masks may be large
     if (!whole.mask_dtype) whole.workers = std::min(whole.workers, 1);  // labels alone are no work
   }
   batches_ = std::make_unique<Loader>(source, whole);
@@ -46,8 +46,23 @@ void RankImages::next_batch() {
   if (piece_ < pieces_.size()) tiles_->start_at(step_);
   piece_ = 0;
   ++step_;
-  batch_ = {};  // its memory is for the batch that will be read meanwhile
-  batch_ = batches_->next();
+  batch_ = read_ = {};  // its memory is for the batch that will be read meanwhile
+  batch_ = read_ = batches_->next();
+  if (in_place_) put_in_place();
+}
+
+void RankImages::keep_in_place() {
+  if (in_place_ || !reads()) return;
+  in_place_ = batch_;
+  for (at::Tensor* t : {&in_place_->images, &in_place_->labels, &in_place_->masks})
+    if (t->defined()) *t = t->clone();
+  put_in_place();
+}
+
+// A GPU copies when it gets there: what was read stays until the step is over.
+void RankImages::put_in_place() {
+  for (at::Tensor Batch::*t : {&Batch::images, &Batch::labels, &Batch::masks})
+    if ((read_.*t).defined()) batch_.*t = ((*in_place_).*t).copy_(read_.*t);
 }
 
 void RankImages::start_at(std::int64_t step) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tessera/base/meter.h"
@@ -28,6 +29,10 @@ class RankImages {
   /// False where neither images nor labels are used: then there are no batches.
   bool reads() const { return batches_ != nullptr; }
   void next_batch();
+  /// Whether images come with their batch, not tile by tile.
+  bool in_one_piece() const { return reads() && pieces_.empty(); }
+  /// From now on every batch lies where this one does: for recorded kernels, which look there.
+  void keep_in_place();
   /// As Loader::start_at(), on a batch.
   void start_at(std::int64_t step);
 
@@ -40,14 +45,16 @@ class RankImages {
 
  private:
   at::Tensor next_piece(int micro, const Box& box);
+  void put_in_place();
 
   const std::vector<Interval> samples_;  // by micro
   std::vector<Box> pieces_;              // of a batch; empty: its images come with it
   Meter& meter_;
   std::unique_ptr<Loader> batches_, tiles_;
-  Batch batch_;
-  std::int64_t step_ = 0;  // the next batch
-  std::size_t piece_ = 0;  // the next one of the present batch; behind the last: none is missing
+  Batch read_, batch_;             // as it was read, and where it is looked at
+  std::optional<Batch> in_place_;  // where all batches lie; nothing: where they were read
+  std::int64_t step_ = 0;          // the next batch
+  std::size_t piece_ = 0;          // the next one of the present batch; behind the last: none is missing
 };
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,16 @@
 #include "tessera/schedule/footprint.h"
 
 namespace tessera {
+namespace {
+
+// What those who read for a rank hand out counts as the rank's.
+struct WorkerScope {
+  WorkerScope(const MemoryAccountPtr& host_account, const MemoryAccountPtr& gpu_account)
+      : host(host_account), gpu(gpu_account, c10::DeviceType::CUDA) {}
+  MemoryScope host, gpu;
+};
+
+}  // namespace
 
 static_assert(ignored_label == CrossEntropy::ignored_label, "what masks say and what the loss understands");
 
@@ -60,6 +71,12 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
   for (std::size_t i = 0; i < actions_.size(); ++i)
     if (actions_[i].kind != Action::Kind::step) worker(actions_[i]).held->last_action = i;
   if (world_) world_->waiting().set_doing([this] { return doing(); });
+  if (options.device == at::kCUDA)
+    there_ = {at::zeros({1}, options_.activations().dtype(at::kLong)),
+              at::zeros({1}, options_.activations().dtype(at::kDouble)),
+              at::zeros({1}, options_.activations().dtype(at::kDouble))};
+  recordable_ =
+      options.device == at::kCUDA && options.replay != TrainOptions::Replay::never && !store_ && plan.repeats_itself();
 }
 
 Trainer::~Trainer() {
@@ -93,11 +110,10 @@ void Trainer::add_worker(const Plan::Place& place, const std::shared_ptr<const I
   LoaderOptions loader = delivered_as(options_.activations(), options_.loader_workers);
   loader.batch_size = plan_.global_batch();
   loader.seed = options_.seed;
-  if (const MemoryAccountPtr account = current_account())
-    loader.worker_scope = [account, node = takes_blocks_of()] {
-      take_blocks_of(node);
-      return std::make_shared<MemoryScope>(account);
-    };
+  loader.worker_scope = [host = current_account(), gpu = current_gpu_account(), node = takes_blocks_of()] {
+    take_blocks_of(node);
+    return std::make_shared<WorkerScope>(host, gpu);
+  };
   if (graph_.label_kind() == LabelKind::pixel) loader.mask_dtype = at::kByte;
   if (graph_.label_kind() == LabelKind::several) loader.label_sets_of = graph_.shape(graph_.logits()).channels;
   std::vector<Interval> samples;
@@ -123,24 +139,71 @@ StepReport Trainer::step() {
     report.epoch = w.images->batch().epoch;
   }
   loss_terms_ = count_loss_terms();
-  for (const auto& held : held_) {
-    held->parameters.flat_sums().zero_();
-    held->parameters.refresh();
+  if (there_.step.defined()) {
+    there_.step.fill_(step_);
+    there_.loss_share.fill_(loss_terms_ > 0 ? 1 / loss_terms_ : 0);
+    there_.terms_per_sample.fill_(loss_terms_ / static_cast<double>(plan_.global_batch()));
   }
+  const bool replayed = replay();
+  if (!replayed) begin_step();
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     action_ = i;
     const double begin = now_seconds();
     if (actions_[i].kind == Action::Kind::step)
       update(report);
-    else
+    else if (!replayed)
       run(i);
     if (events_) events_->push_back({actions_[i], step_, begin, now_seconds()});
   }
   ++step_;
+  ++steps_here_;
   report.seconds = now_seconds() - start;
   report.parts = meter_.take();
   if (world_) world_->waiting().step_took(Waiting::Seconds(report.seconds));
+  slow_steps_ = waits_for_host(report) ? slow_steps_ + 1 : 0;
   return report;
+}
+
+// A recording keeps its memory, so that others do not have it: where this is next to nothing it need not gain much.
+bool Trainer::waits_for_host(const StepReport& report) const {
+  constexpr double little = 0.1, next_to_nothing = 0.1;
+  if (!recordable_ || recording_) return false;
+  // Nothing to wait for at the end, and no images before: the GPU was done as soon as the host was.
+  return report.part(Part::sync) + report.part(Part::data) < little * report.seconds ||
+         static_cast<double>(peak_gpu_bytes()) < next_to_nothing * free_gpu_bytes();
+}
+
+void Trainer::begin_step() const {
+  for (const auto& held : held_) {
+    held->parameters.flat_sums().zero_();
+    held->parameters.refresh();
+  }
+}
+
+// Whether the actions of the step were played from a recording. They are recorded after a few steps: by then libraries
+// have chosen their algorithms, and it is known who waits for whom.
+bool Trainer::replay() {
+  if (!recordable_ || events_) return false;
+  constexpr int enough = 5;
+  if (!recording_) {
+    if (slow_steps_ < enough && options_.replay != TrainOptions::Replay::soon) return false;
+    if (steps_here_ == 0) return false;
+    for (Worker& w : workers_) w.images->keep_in_place();
+    recording_ = record_kernels([&] {
+      begin_step();
+      for (std::size_t i = 0; i < actions_.size(); ++i)
+        if (actions_[i].kind != Action::Kind::step) run(i);
+    });
+    recorded_loss_sum_ = std::exchange(loss_sum_, {});
+    recordable_ = recording_ != nullptr;
+  }
+  if (!recording_) {
+    for (Worker& w : workers_) w.micros = std::vector<MicroState>(w.micros.size());
+    return false;
+  }
+  recording_->play();
+  loss_sum_ = recorded_loss_sum_;
+  return true;
 }
 
 void Trainer::run(std::size_t index) {
@@ -194,7 +257,8 @@ void Trainer::forward(Worker& w, int micro) {
       .first_sample = first,
       .statistics = {.micro = first / (plan_.global_batch() / plan_.global_micros()), .micros = plan_.global_micros()},
       .options = options_.activations(),
-      .terms_per_sample = loss_terms_ / static_cast<double>(plan_.global_batch())};
+      .terms_per_sample = loss_terms_ / static_cast<double>(plan_.global_batch()),
+      .there = there_};
   // Ranks that were normalised together have the same statistics: one of them hands them in. Alone, each has its own.
   const bool first_of_replicas = plan_.batch_norm != NormScope::global || replica_ == 0;
   pass.statistics.share = solo                                       ? 1.0 / static_cast<double>(stage.ranks.size())

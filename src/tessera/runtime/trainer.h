@@ -16,6 +16,7 @@
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/optimizer.h"
 #include "tessera/runtime/rank_images.h"
+#include "tessera/runtime/recording.h"
 #include "tessera/schedule/schedule.h"
 
 namespace tessera {
@@ -35,6 +36,8 @@ struct TrainOptions {
   double room = 0;           ///< with a store: so many bytes may wait on the device all the same
   double leaving = 1 << 30;  ///< and so many may be on their way out of it
   int loader_workers = 1;
+  /// Whether the kernels of a step are recorded and played from then on: when the host cannot keep up with the GPU.
+  enum class Replay { never, when_slow, soon } replay = Replay::when_slow;
   at::DeviceType device = at::kCPU;  ///< a GPU: the one that is current on the rank's thread
   at::TensorOptions activations() const { return at::TensorOptions().dtype(dtype).device(device); }
 
@@ -86,6 +89,8 @@ class Trainer {
   /// parameters are then those before the step.
   StepReport step();
 
+  /// Whether steps are played from a recording by now: see TrainOptions::replay.
+  bool replays() const { return recording_ != nullptr; }
   /// Steps that are done.
   std::int64_t steps_done() const { return step_; }
   /// Goes on as after `step` steps, once tensors() have been set to what they were then. On every rank.
@@ -136,6 +141,9 @@ class Trainer {
   int rank() const { return world_ ? world_->rank().value : 0; }
   void add_worker(const Plan::Place& place, const std::shared_ptr<const ImageSource>& images);
   Worker& worker(const Action& action);
+  bool waits_for_host(const StepReport& report) const;
+  bool replay();
+  void begin_step() const;
   void run(std::size_t index);
   void expect_next(std::size_t index);
   void forward(Worker& worker, int micro);
@@ -159,6 +167,12 @@ class Trainer {
   std::size_t action_ = 0;  ///< which is under way
   double loss_terms_ = 0;   ///< of the present step: see PassInfo
   at::Tensor loss_sum_;     ///< of the step's micros here; undefined: none
+  PassInfo::There there_;
+  bool recordable_ = false;
+  std::int64_t steps_here_ = 0;  ///< done by this trainer
+  int slow_steps_ = 0;           ///< in a row, in which the GPU waited for the host
+  std::unique_ptr<Recording> recording_;
+  at::Tensor recorded_loss_sum_;
   Meter meter_;
   std::vector<TraceEvent>* events_ = nullptr;
 };

@@ -47,6 +47,10 @@ double parameter_bytes(const Plan& plan, const Graph& graph, int stage, int rank
   return bytes;
 }
 
+bool recorded(const Plan& plan, const FootprintOptions& options) {
+  return options.recording && plan.repeats_itself() && !options.store && !options.evaluating;
+}
+
 // The batch at hand and those that are read ahead. With turns they come tile by tile, and what a tile keeps of its
 // images is a value.
 double image_bytes(const Plan& plan, const Graph& graph, const Layout& layout, const std::vector<Plan::Place>& places,
@@ -55,9 +59,11 @@ double image_bytes(const Plan& plan, const Graph& graph, const Layout& layout, c
   if (!images.used()) return 0;
   std::int64_t pixels = 0;
   for (const auto& place : places) pixels = std::max(pixels, images.held[index(place.member)].volume());
-  const std::int64_t micros = places.size() > 1 ? 1 : plan.micros(places[0].direction);
-  return static_cast<double>((1 + options.batches_ahead) * pixels * graph.shape({0}).channels * micros *
-                             std::max(options.element_bytes, narrowest_parameter));
+  const bool whole = places.size() == 1;
+  const std::int64_t micros = plan.micros(places[0].direction);
+  const std::int64_t piece = pixels * graph.shape({0}).channels * (whole ? micros : 1) * options.element_bytes;
+  const std::int64_t ahead = options.ahead ? options.ahead->pieces(piece, whole ? 1 : micros * std::ssize(places)) : 0;
+  return static_cast<double>((1 + ahead + (recorded(plan, options) ? 1 : 0)) * piece);
 }
 
 }  // namespace
@@ -115,7 +121,7 @@ std::vector<Footprint> predicted_memory(const Plan& plan, const Layout& layout, 
         worker(actions[i]).run(actions[i]);
         if (options.evaluating) worker(actions[i]).forget(actions[i]);
       }
-    mine.activations = ledger.peak();
+    mine.activations = ledger.peak() + (recorded(plan, options) ? *options.recording : 0);
     if (!options.store) continue;
     mine.activations += options.leaving;
     for (const auto& [direction, walk] : members) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/base/read_ahead.h"
 #include "tessera/plan/layout.h"
 #include "tessera/program/program.h"
 
@@ -20,7 +21,10 @@ struct FootprintOptions {
   int states = 1;                  ///< tensors that the optimizer keeps of each parameter
   bool common = false;             ///< copies keep values and states in common: see Copies
   bool packed = false;             ///< messages are packed for their way: between machines
-  int batches_ahead = 2;           ///< that are read while one is trained on; 0: each is read when its step begins
+  /// Images that are read while others are trained on; nothing: each batch is read when its step begins.
+  std::optional<ReadAhead> ahead = ReadAhead{};
+  /// Where steps may be played from a recording (on GPUs): bytes that it takes beside a place for its images.
+  std::optional<double> recording = std::nullopt;
   Recompute recompute = Recompute::norm;
   KernelWorkspace workspace = nullptr;
   std::vector<int> threads = {};  ///< of each rank; empty: one

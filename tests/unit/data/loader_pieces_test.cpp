@@ -138,11 +138,11 @@ TEST(LoaderPieces, GoOnBehindOneThatCannotBeRead) {
 
 TEST(LoaderPieces, AreReadOnlySoFarAhead) {
   const auto images = std::make_shared<RecordedImages>(std::make_shared<ByteImages>(8, 64, 64));
-  LoaderOptions options{.batch_size = 1, .workers = 1, .prefetch_batches = 2};
+  LoaderOptions options{.batch_size = 1, .workers = 1, .ahead = {.batches = 2}};
   for (std::int64_t y = 0; y < 64; y += 8) options.pieces.push_back(image_box({0, 1}, {y, y + 8}, {0, 64}));
   const std::int64_t piece_bytes = 3 * 8 * 64 * 4;
   for (const std::size_t ahead : {2, 5}) {
-    options.prefetch_bytes = static_cast<std::int64_t>(ahead) * piece_bytes;
+    options.ahead.bytes = static_cast<std::int64_t>(ahead) * piece_bytes;
     Loader loader(images, options);
     loader.next();
     std::vector<RecordedImages::Read> reads;

@@ -81,7 +81,7 @@ TEST(Loader, TheSequenceDoesNotDependOnWorkersOrDepth) {
       Loader synchronous(source, options);
       auto threaded_options = options;
       threaded_options.workers = workers;
-      threaded_options.prefetch_batches = depth;
+      threaded_options.ahead.batches = depth;
       Loader threaded(source, threaded_options);
       for (int step = 0; step < 15; ++step) {
         const Batch a = synchronous.next(), b = threaded.next();
@@ -193,7 +193,7 @@ TEST(Loader, DyingInTheMiddleOfReadingAheadDoesNotHang) {
   const auto source = std::make_shared<NumberedImages>(64);
   source->slowness_us = 500;
   for (int taken = 0; taken < 4; ++taken) {
-    Loader loader(source, {.batch_size = 8, .workers = 3, .prefetch_batches = 4});
+    Loader loader(source, {.batch_size = 8, .workers = 3, .ahead = {.batches = 4}});
     for (int i = 0; i < taken; ++i) loader.next();
   }
 }

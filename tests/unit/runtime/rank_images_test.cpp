@@ -66,6 +66,32 @@ TEST(RankImages, OfATileAreReadByItsOwnBox) {
   EXPECT_EQ(epoch, (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
 }
 
+TEST(RankImages, LieInOnePlaceWhenThatIsAskedFor) {
+  const Plan plan = make_plan(network(), {.batch_size = 4});
+  const Layout layout = make_layout(network(), plan);
+  const Parameters parameters(network(), 0, static_cast<int>(network().nodes().size()), at::kDouble, 1);
+  const Executor executor(network(), parameters,
+                          Wiring{.plan = plan, .layout = layout, .place = {Direction::down, 0, 0}}, Recompute::norm);
+  Meter meter;
+  const auto make = [&] {
+    return RankImages(recorded(), {.batch_size = 4, .dtype = at::kDouble}, executor, {{0, 4}}, meter);
+  };
+  RankImages moving = make(), fixed = make();
+  void* place = nullptr;
+  for (int step = 0; step < 5; ++step) {
+    moving.next_batch();
+    fixed.next_batch();
+    if (step == 1) {
+      fixed.keep_in_place();
+      place = fixed.batch().images.data_ptr();
+    }
+    EXPECT_TRUE(at::equal(fixed.batch().images, moving.batch().images));
+    EXPECT_TRUE(at::equal(fixed.batch().labels, moving.batch().labels));
+    EXPECT_EQ(fixed.batch().images.strides(), moving.batch().images.strides());
+    EXPECT_TRUE(step == 0 || fixed.batch().images.data_ptr() == place);
+  }
+}
+
 TEST(RankImages, OfOneTileAreReadAsAWhole) {
   const Plan plan = make_plan(network(), {.batch_size = 4, .parts = 2});
   const auto source = recorded();

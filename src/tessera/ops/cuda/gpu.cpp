@@ -510,7 +510,7 @@ void dropout(const at::Tensor& x, const Shape& image, const DropoutPlace& place,
   job.out = view_of(out);
   job.keep = place.keep;
   job.key = place.key;
-  job.stream = place.stream;
+  job.step = place.step.const_data_ptr<std::int64_t>();
   job.first_sample = place.first_sample;
   job.first_row = place.first_row;
   job.first_column = place.first_column;

@@ -126,7 +126,8 @@ void avg_pool_gradient(const Windows& windows, const Shape& image, bool count_pa
                        const PoolSide& out);
 
 struct DropoutPlace {
-  std::uint64_t key = 0, stream = 0;
+  std::uint64_t key = 0;
+  at::Tensor step;  ///< one int64, on the GPU: the stream of the random numbers
   double keep = 1;
   std::int64_t first_sample = 0, first_row = 0, first_column = 0;
 };

@@ -221,7 +221,8 @@ void avg_pool_gradient(const PoolJob& job, void* stream);
 struct DropoutJob {
   View x, out;
   double keep = 1;
-  std::uint64_t key = 0, stream = 0;  ///< of the random numbers: see base/random.h
+  std::uint64_t key = 0;               ///< of the random numbers: see base/random.h
+  const std::int64_t* step = nullptr;  ///< their stream; where a recorded kernel finds that of the present step
   // The slab's place in the whole batch.
   std::int64_t first_sample = 0, first_row = 0, first_column = 0;
   std::int64_t image_height = 0, image_width = 0;

@@ -199,13 +199,14 @@ __global__ void dropout_kernel(Walk walk, DropoutJob job) {
   const std::uint32_t channel = blockIdx.y * blockDim.x + threadIdx.x;
   if (channel >= walk.channels) return;
   const A scale = static_cast<A>(1.0 / job.keep);
+  const auto stream = static_cast<std::uint64_t>(*job.step);
   for (std::uint32_t i = blockIdx.x * blockDim.y + threadIdx.y; i < walk.pixels; i += gridDim.x * blockDim.y) {
     const std::uint32_t line = i / walk.width, sample = line / walk.rows;
     const std::int64_t row = job.first_row + (line - sample * walk.rows);
     const std::int64_t column = job.first_column + (i - line * walk.width);
     const std::int64_t place =
         (((job.first_sample + sample) * job.image_height + row) * job.image_width + column) * walk.channels + channel;
-    const bool kept = uniform(job.key, static_cast<std::uint64_t>(place), job.stream) < job.keep;
+    const bool kept = uniform(job.key, static_cast<std::uint64_t>(place), stream) < job.keep;
     const A x = wide<T>(data_of<const T>(job.x)[walk.offset(job.x, i) + channel]);
     data_of<T>(job.out)[walk.offset(job.out, i) + channel] = narrow<T>(kept ? x * scale : A(0));
   }
