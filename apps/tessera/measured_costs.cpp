@@ -38,9 +38,10 @@ void MeasuredCosts::try_stages(Candidate& c) {
     const Stage& stage = c.plan.stages[static_cast<std::size_t>(s)];
     StageLoad& load = c.loads[static_cast<std::size_t>(s)];
     const int beside = o_.on_gpus() ? 1 : c.plan.ranks_at_work_beside(stage.ranks.front());
-    const std::string key = concat(beside, " ", stage.first_node, " ", stage.end_node, " ", stage.grid, " ",
-                                   stage.batch_ways, " ", c.plan.micro_size(), " ", c.plan.fused_layers, " ",
-                                   words_of(c.recompute), " ", load.threads, " ", split);
+    const std::string key =
+        concat(beside, " ", stage.first_node, " ", stage.end_node, " ", stage.grid, " ", stage.batch_ways, " ",
+               c.plan.micro_size(), " ", c.plan.fused_layers, " ", words_of(c.recompute), " ", load.threads, " ", split,
+               " ", o_.on_gpus() ? c.plan.micros(Direction::down) : 0, " ", c.plan.repeats_itself());
     const auto [known, fresh] = stages_.try_emplace(key);
     if (fresh) known->second = rehearse(rehearsal(load.threads, c.recompute, beside), c.plan, layout, s, split);
     load.seconds = known->second;

@@ -15,6 +15,7 @@
 #include "tessera/runtime/device.h"
 #include "tessera/runtime/image_delivery.h"
 #include "tessera/runtime/memory.h"
+#include "tessera/runtime/trainer.h"
 #include "tessera/runtime/workspaces.h"
 
 namespace tessera {
@@ -164,8 +165,11 @@ FootprintOptions footprint_for(const Job& job, const Options& o) {
                            .room = o.train.room,
                            .leaving = o.on_gpus() ? o.train.leaving : 0,
                            .evaluating = o.evaluation.only};
-  // cuBLAS takes so much for a stream, and a recording has one of its own.
-  if (o.on_gpus()) options.recording = 32 << 20;
+  if (o.on_gpus()) {
+    constexpr double free_without_one = 80.0 * (1 << 30);
+    options.recorded_below = small_enough_to_record * (gpu_count() > 0 ? free_gpu_bytes() : free_without_one);
+    options.recording = 32 << 20;  // cuBLAS takes so much for a stream, and a recording has one of its own
+  }
   if (!o.on_gpus()) options.workspace = kernel_workspaces(job.graph, o.train.activations());
   return options;
 }

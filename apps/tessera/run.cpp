@@ -123,11 +123,16 @@ class RankRun {
   bool records() const { return run_.record || !options_.log_dir.empty(); }
 
   void step() {
-    if (records() && !run_.record) {  // the log shows one step
-      events_.clear();
-      spans_.clear();
-    }
     auto& steps = report_.steps;
+    if (records() && !run_.record) {  // the log shows one step: the last, or one of before steps are played
+      constexpr std::size_t settled = 3;
+      if (options_.train.device != at::kCPU && job_.plan.repeats_itself() && steps.size() >= settled) {
+        trainer_.record(nullptr);
+      } else {
+        events_.clear();
+        spans_.clear();
+      }
+    }
     steps.push_back(trainer_.step());
     const std::int64_t done = trainer_.steps_done();
     // On a GPU the first step also holds what cuDNN tries its algorithms with.

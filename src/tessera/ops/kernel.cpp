@@ -23,7 +23,11 @@ void Kernels::add(std::string_view kind, std::function<std::unique_ptr<Kernel>(c
 std::unique_ptr<Kernel> Kernels::make(const KernelRequest& request) const {
   const std::string_view kind = request.step.pointwise ? pointwise_kind : request.node().op->kind();
   for (const auto& [name, way] : ways_)
-    if (name == kind && way.accepts(request)) return way.make(request);
+    if (name == kind && way.accepts(request)) {
+      auto kernel = way.make(request);
+      kernel->records_ = way.records;
+      return kernel;
+    }
   throw Error(concat("node '", request.node().name, "': there is no kernel for operation '", kind,
                      "'; register one with RegisterKernel (docs/own_model.md)"));
 }
@@ -35,6 +39,7 @@ Kernels& kernels() {
          {add_pointwise_kernels, add_conv_kernels, add_pool_kernels, add_upsample_kernels, add_resample_kernels,
           add_channel_kernels, add_dropout_kernels, add_prelu_kernels, add_norm_kernels, add_head_kernels})
       add(made);
+    for (auto& [kind, way] : made.ways_) way.records = true;  // of Tessera's own all may be; of others, who says so
     return made;
   }();
   return all;

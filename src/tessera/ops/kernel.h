@@ -47,7 +47,8 @@ struct PassInfo {
   /// The network as it is used, not trained: running statistics, nothing dropped, nothing kept for backward.
   bool evaluating = false;
   double terms_per_sample = 1;  ///< loss_terms over the samples of the whole batch
-  /// What differs from step to step, on the device: kernels that are recorded find it there. Undefined: nobody records.
+  /// What differs from step to step, on the device: kernels that are recorded (KernelWay::records) find it there, and
+  /// must not look at step, loss_terms and terms_per_sample. Undefined: nobody records.
   struct There {
     at::Tensor step;              ///< one int64
     at::Tensor loss_share;        ///< one double: 1/loss_terms
@@ -149,6 +150,13 @@ class Kernel {
   virtual bool takes_addend(std::size_t input) const { return false; }
   /// Whether input_gradients() has something to do even where nobody wants a gradient: it adds to parameters.
   virtual bool runs_without_wanted() const { return false; }
+
+  /// As KernelWay::records.
+  bool records() const { return records_; }
+
+ private:
+  friend class Kernels;
+  bool records_ = false;
 };
 
 /// What a kernel is made for. All must outlive the kernel.
@@ -174,6 +182,9 @@ struct KernelWay {
   std::string name;  ///< "loops", "cuda", ...
   std::function<bool(const KernelRequest&)> accepts;
   std::function<std::unique_ptr<Kernel>(const KernelRequest&)> make;
+  /// What its kernels start on a GPU may be recorded and played in later steps (runtime/recording.h): they never wait
+  /// for the GPU, and take what differs from step to step from PassInfo::there.
+  bool records = false;
 };
 
 /// The ways of every kind of operation; of those that accept a step, the one that was added first takes it.
@@ -186,6 +197,7 @@ class Kernels {
   std::unique_ptr<Kernel> make(const KernelRequest& request) const;
 
  private:
+  friend Kernels& kernels();
   std::vector<std::pair<std::string, KernelWay>> ways_;
 };
 

@@ -5,6 +5,9 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
+#include <map>
+
 #include "tessera/ops/families.h"
 #include "tessera/ops/kernel.h"
 
@@ -25,6 +28,21 @@ at::Tensor numbers_along(const Interval& out, at::ScalarType dtype, const at::De
   for (std::int64_t o = 0; o < out.size(); ++o) t.data_ptr<double>()[o] = static_cast<double>(of(out.begin + o));
   return t.to(device, dtype);
 }
+
+// Tables of a kernel, made once for each box and kept: on a GPU every upload would be waited for, in every pass, and
+// steps that wait cannot be recorded.
+class Tables {
+ public:
+  template <class Make>
+  at::Tensor of(Axis axis, const Interval& out, const Interval& seen, const Make& make, int which = 0) const {
+    at::Tensor& t = made_[{which, static_cast<std::int64_t>(axis), out.begin, out.end, seen.begin, seen.end}];
+    if (!t.defined()) t = make();
+    return t;
+  }
+
+ private:
+  mutable std::map<std::array<std::int64_t, 6>, at::Tensor> made_;
+};
 
 class PadKernel final : public Kernel {
  public:
@@ -68,12 +86,15 @@ class PadKernel final : public Kernel {
     return in;
   }
   at::Tensor sources(const Interval& out, Axis axis, const Box& seen, const at::Device& device) const {
-    return numbers_along(out, at::kLong, device,
-                         [&](std::int64_t o) { return op_.source(o, axis, input_) - seen[axis].begin; });
+    return tables_.of(axis, out, seen[axis], [&] {
+      return numbers_along(out, at::kLong, device,
+                           [&](std::int64_t o) { return op_.source(o, axis, input_) - seen[axis].begin; });
+    });
   }
 
   const Pad& op_;
   const Shape input_;
+  const Tables tables_;
 };
 
 class ResizeKernel final : public Kernel {
@@ -124,22 +145,24 @@ class ResizeKernel final : public Kernel {
     const auto source = [&](std::int64_t o) { return op_.source(o, axis, input_); };
     const std::int64_t begin = seen[axis].begin, last = seen[axis].size() - 1;
     Taps taps;
-    taps.first = numbers_along(out, at::kLong, like.device(), [&](std::int64_t o) { return source(o).first - begin; });
+    const auto table = [&](int which, at::ScalarType dtype, const auto& of) {
+      return tables_.of(
+          axis, out, seen[axis], [&] { return numbers_along(out, dtype, like.device(), of); }, which);
+    };
+    taps.first = table(0, at::kLong, [&](std::int64_t o) { return source(o).first - begin; });
     if (!bilinear()) return taps;
     // Where the weight is 0 the next pixel may not be there.
-    taps.second = numbers_along(out, at::kLong, like.device(),
-                                [&](std::int64_t o) { return std::min(source(o).first - begin + 1, last); });
+    taps.second = table(1, at::kLong, [&](std::int64_t o) { return std::min(source(o).first - begin + 1, last); });
     std::vector<std::int64_t> sizes(4, 1);
     sizes[static_cast<std::size_t>(dim)] = out.size();
-    taps.weight = numbers_along(out, like.scalar_type(), like.device(), [&](std::int64_t o) {
-                    return source(o).weight;
-                  }).view(sizes);
+    taps.weight = table(2, like.scalar_type(), [&](std::int64_t o) { return source(o).weight; }).view(sizes);
     taps.one_minus_weight = 1 - taps.weight;
     return taps;
   }
 
   const Resize& op_;
   const Shape input_;
+  const Tables tables_;
 };
 
 // A matrix for the rows and one for the columns, each with a mean per output.
@@ -164,17 +187,20 @@ class AdaptiveAvgPoolKernel final : public Kernel {
 
  private:
   at::Tensor means(Axis axis, const Box& out, const Box& seen, const at::Tensor& like) const {
-    const AxisTable table = op_.table(axis, input_);
-    at::Tensor m = at::zeros({out[axis].size(), seen[axis].size()}, at::kDouble);
-    for (std::int64_t o = 0; o < out[axis].size(); ++o) {
-      const Interval in = table.sees[static_cast<std::size_t>(out[axis].begin + o)];
-      m[o].narrow(0, in.begin - seen[axis].begin, in.size()).fill_(1.0 / static_cast<double>(in.size()));
-    }
-    return m.to(like.options());
+    return tables_.of(axis, out[axis], seen[axis], [&] {
+      const AxisTable table = op_.table(axis, input_);
+      at::Tensor m = at::zeros({out[axis].size(), seen[axis].size()}, at::kDouble);
+      for (std::int64_t o = 0; o < out[axis].size(); ++o) {
+        const Interval in = table.sees[static_cast<std::size_t>(out[axis].begin + o)];
+        m[o].narrow(0, in.begin - seen[axis].begin, in.size()).fill_(1.0 / static_cast<double>(in.size()));
+      }
+      return m.to(like.options());
+    });
   }
 
   const AdaptivePool& op_;
   const Shape input_;
+  const Tables tables_;
 };
 
 class AdaptiveMaxPoolKernel final : public Kernel {

@@ -99,6 +99,10 @@ at::Tensor Executor::agree(const Step& step, std::vector<Offer> offers, const st
   return gather && offers.size() > 1 ? result.flatten(0, 1) : result;
 }
 
+bool Executor::records() const {
+  return std::all_of(work_.kernels.begin(), work_.kernels.end(), [](const auto& k) { return k->records(); });
+}
+
 void Executor::expect_values(MicroState& state, int micro, const at::TensorOptions& options) {
   if (state.members.empty()) state.members.resize(members());
   for (std::size_t m = 0; m < members(); ++m) members_[m].expect_values(state.members[m], micro, options);

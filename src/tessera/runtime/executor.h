@@ -91,6 +91,8 @@ class Executor {
   /// The ranks of the pipeline that this rank sends to or receives from.
   std::set<Rank> peers() const;
   const Program& program() const { return program_; }
+  /// Whether all kernels may be recorded: see KernelWay::records.
+  bool records() const;
 
  private:
   std::size_t members() const { return members_.size(); }

@@ -29,10 +29,9 @@ class RankImages {
   /// False where neither images nor labels are used: then there are no batches.
   bool reads() const { return batches_ != nullptr; }
   void next_batch();
-  /// Whether images come with their batch, not tile by tile.
-  bool in_one_piece() const { return reads() && pieces_.empty(); }
   /// From now on every batch lies where this one does: for recorded kernels, which look there.
   void keep_in_place();
+  void leave_place() { in_place_.reset(); }
   /// As Loader::start_at(), on a batch.
   void start_at(std::int64_t step);
 

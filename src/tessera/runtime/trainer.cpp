@@ -75,8 +75,9 @@ Trainer::Trainer(const Graph& graph, const Plan& plan, const TrainOptions& optio
     there_ = {at::zeros({1}, options_.activations().dtype(at::kLong)),
               at::zeros({1}, options_.activations().dtype(at::kDouble)),
               at::zeros({1}, options_.activations().dtype(at::kDouble))};
-  recordable_ =
-      options.device == at::kCUDA && options.replay != TrainOptions::Replay::never && !store_ && plan.repeats_itself();
+  recordable_ = options.device == at::kCUDA && options.replay != TrainOptions::Replay::never && !store_ &&
+                plan.repeats_itself() &&
+                std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.executor->records(); });
 }
 
 Trainer::~Trainer() {
@@ -166,11 +167,13 @@ StepReport Trainer::step() {
 
 // A recording keeps its memory, so that others do not have it: where this is next to nothing it need not gain much.
 bool Trainer::waits_for_host(const StepReport& report) const {
-  constexpr double little = 0.1, next_to_nothing = 0.1;
+  constexpr double little = 0.1;
   if (!recordable_ || recording_) return false;
+  const double takes = static_cast<double>(peak_gpu_bytes()), free = free_gpu_bytes();
+  if (takes > free) return false;  // there must be room for others beside the recording
   // Nothing to wait for at the end, and no images before: the GPU was done as soon as the host was.
   return report.part(Part::sync) + report.part(Part::data) < little * report.seconds ||
-         static_cast<double>(peak_gpu_bytes()) < next_to_nothing * free_gpu_bytes();
+         takes < small_enough_to_record * free;
 }
 
 void Trainer::begin_step() const {
@@ -194,12 +197,16 @@ bool Trainer::replay() {
       for (std::size_t i = 0; i < actions_.size(); ++i)
         if (actions_[i].kind != Action::Kind::step) run(i);
     });
-    recorded_loss_sum_ = std::exchange(loss_sum_, {});
-    recordable_ = recording_ != nullptr;
-  }
-  if (!recording_) {
-    for (Worker& w : workers_) w.micros = std::vector<MicroState>(w.micros.size());
-    return false;
+    const at::Tensor sum = std::exchange(loss_sum_, {});
+    if (!recording_) {  // then as before
+      recordable_ = false;
+      for (Worker& w : workers_) {
+        w.micros = std::vector<MicroState>(w.micros.size());
+        w.images->leave_place();
+      }
+      return false;
+    }
+    recorded_loss_sum_ = sum;
   }
   recording_->play();
   loss_sum_ = recorded_loss_sum_;

@@ -46,6 +46,9 @@ struct TrainOptions {
   std::function<void(const std::vector<at::Tensor>& gradients)> on_gradients = nullptr;
 };
 
+/// A step that takes less of a GPU's free memory than this share is recorded, whoever waits for whom.
+inline constexpr double small_enough_to_record = 0.1;
+
 struct StepReport {
   std::int64_t step = 0;  ///< counted from 0
   std::int64_t epoch = 0;

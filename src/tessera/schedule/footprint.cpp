@@ -47,23 +47,22 @@ double parameter_bytes(const Plan& plan, const Graph& graph, int stage, int rank
   return bytes;
 }
 
-bool recorded(const Plan& plan, const FootprintOptions& options) {
-  return options.recording && plan.repeats_itself() && !options.store && !options.evaluating;
-}
-
-// The batch at hand and those that are read ahead. With turns they come tile by tile, and what a tile keeps of its
-// images is a value.
-double image_bytes(const Plan& plan, const Graph& graph, const Layout& layout, const std::vector<Plan::Place>& places,
-                   const FootprintOptions& options) {
+// A batch of images, and how many there are with those that are read ahead. With turns they come tile by tile, and what
+// a tile keeps of its images is a value.
+struct Images {
+  std::int64_t bytes = 0, count = 0;
+};
+Images images_of(const Plan& plan, const Graph& graph, const Layout& layout, const std::vector<Plan::Place>& places,
+                 const FootprintOptions& options) {
   const ValueLayout& images = layout.at(places[0].stage, 0);
-  if (!images.used()) return 0;
+  if (!images.used()) return {};
   std::int64_t pixels = 0;
   for (const auto& place : places) pixels = std::max(pixels, images.held[index(place.member)].volume());
   const bool whole = places.size() == 1;
   const std::int64_t micros = plan.micros(places[0].direction);
   const std::int64_t piece = pixels * graph.shape({0}).channels * (whole ? micros : 1) * options.element_bytes;
   const std::int64_t ahead = options.ahead ? options.ahead->pieces(piece, whole ? 1 : micros * std::ssize(places)) : 0;
-  return static_cast<double>((1 + ahead + (recorded(plan, options) ? 1 : 0)) * piece);
+  return {piece, 1 + ahead};
 }
 
 }  // namespace
@@ -94,6 +93,7 @@ std::vector<Footprint> predicted_memory(const Plan& plan, const Layout& layout, 
     Buffers buffers(ledger);
     std::map<Direction, StageWalk> members;
     std::vector<int> stages;
+    double batch = 0;
     const auto& actions = schedule[index(rank)];
     for (const auto& first : plan.first_places_of(rank)) {
       std::vector<Plan::Place> places;
@@ -103,7 +103,9 @@ std::vector<Footprint> predicted_memory(const Plan& plan, const Layout& layout, 
       const int threads = options.threads.empty() ? 1 : options.threads[index(rank)];
       members.try_emplace(first.direction, graph, plan, layout, places, options, threads, alive, ledger, buffers);
       if (std::find(stages.begin(), stages.end(), first.stage) == stages.end()) stages.push_back(first.stage);
-      mine.images += image_bytes(plan, graph, layout, places, options);
+      const Images images = images_of(plan, graph, layout, places, options);
+      mine.images += static_cast<double>(images.bytes * images.count);
+      batch += static_cast<double>(images.bytes);
     }
     for (const int stage : stages) mine.parameters += parameter_bytes(plan, graph, stage, rank, options);
     const auto worker = [&](const Action& action) -> StageWalk& { return members.at(action.direction); };
@@ -121,7 +123,11 @@ std::vector<Footprint> predicted_memory(const Plan& plan, const Layout& layout, 
         worker(actions[i]).run(actions[i]);
         if (options.evaluating) worker(actions[i]).forget(actions[i]);
       }
-    mine.activations = ledger.peak() + (recorded(plan, options) ? *options.recording : 0);
+    mine.activations = ledger.peak();
+    if (plan.repeats_itself() && !options.store && !options.evaluating && mine.peak() < options.recorded_below) {
+      mine.images += batch;
+      mine.activations += options.recording;
+    }
     if (!options.store) continue;
     mine.activations += options.leaving;
     for (const auto& [direction, walk] : members) {

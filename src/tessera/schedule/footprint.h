@@ -23,8 +23,8 @@ struct FootprintOptions {
   bool packed = false;             ///< messages are packed for their way: between machines
   /// Images that are read while others are trained on; nothing: each batch is read when its step begins.
   std::optional<ReadAhead> ahead = ReadAhead{};
-  /// Where steps may be played from a recording (on GPUs): bytes that it takes beside a place for its images.
-  std::optional<double> recording = std::nullopt;
+  /// Plans that take less are played from a recording (on GPUs), which takes so much beside a place for its images.
+  double recorded_below = 0, recording = 0;
   Recompute recompute = Recompute::norm;
   KernelWorkspace workspace = nullptr;
   std::vector<int> threads = {};  ///< of each rank; empty: one

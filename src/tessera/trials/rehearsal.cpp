@@ -17,7 +17,6 @@
 #include "tessera/runtime/memory.h"
 #include "tessera/runtime/recording.h"
 #include "tessera/runtime/threads.h"
-#include "tessera/runtime/trainer.h"
 
 namespace tessera {
 namespace {
@@ -134,6 +133,7 @@ class Player {
     return timed([&] { in_a_row(split, micros); });
   }
 
+  bool records() const { return executor_.records(); }
   /// Likewise, as they take when they are recorded (runtime/recording.h); nothing where they cannot be.
   std::optional<double> play_recorded(bool split, int micros) {
     if (!recording_) recording_ = record_kernels([&] { in_a_row(split, micros); });
@@ -209,7 +209,7 @@ Work work_of(Player& player, const Rehearsal& r, const Plan& plan, bool split) {
   const int micros = static_cast<int>(std::min<std::int64_t>(most_in_a_row, plan.micros(Direction::down)));
   double together = median(played_often([&] { return player.play_in_a_row(split, micros); }));
   // A trainer whose GPU waits for its host records its steps.
-  if (plan.repeats_itself() && player.play_recorded(split, micros))
+  if (plan.repeats_itself() && player.records() && player.play_recorded(split, micros))
     together = std::min(together, median(played_often([&] { return *player.play_recorded(split, micros); })));
   const double share = together / micros / apart.total();
   return {apart.forward * share, apart.input_gradient * share, apart.weight_gradient * share};
