@@ -20,6 +20,7 @@ struct Draft {
   std::int64_t cells = 1;
   std::int64_t stages = 1, spatial = 0, ways = 1, replicas = 1;
   std::int64_t members = 1;  ///< ranks of one replica
+  bool file = false;         ///< the network is from a file
 
   template <class T>
   void set(const std::string& flag, const T& value) {
@@ -39,9 +40,17 @@ std::string size_between(Dice& dice, std::int64_t least, std::int64_t most) {
                           : concat(dice.number(least, most), "x", dice.number(least, most));
 }
 
+// Its classes are those of the file, and its channels.
+void draw_file(Draft& d, const std::vector<std::string>& files) {
+  d.file = true;
+  d.set("--model", files[static_cast<std::size_t>(d.dice.number(0, std::ssize(files) - 1))]);
+  d.set("--image-size", size_between(d.dice, 40, 70));
+}
+
 // Small enough that a plan takes about a second.
-void draw_network(Draft& d) {
+void draw_network(Draft& d, const std::vector<std::string>& files) {
   Dice& dice = d.dice;
+  if (!files.empty() && dice.chance(0.05)) return draw_file(d, files);
   // Deep ones take a minute each.
   const std::string model =
       dice.chance(0.01)
@@ -181,9 +190,9 @@ void draw_training(Draft& d) {
   d.maybe(0.2, "--label-smoothing", {0.1, 0.5});
   if (d.flags.at("--model") == "unet") d.maybe(0.4, "--dice-weight", {1.0, 0.3});
   // Random graphs may label pixels.
-  if (d.flags.at("--model") != "unet" && d.flags.at("--model") != "random")
+  if (d.flags.at("--model") != "unet" && d.flags.at("--model") != "random" && !d.file)
     d.maybe<std::string>(0.3, "--loss", {"binary", "binary", "cross-entropy"});
-  if (dice.chance(0.2)) {
+  if (!d.file && dice.chance(0.2)) {
     std::vector<std::string> weights;
     for (std::int64_t c = 0; c < std::stoll(d.flags.at("--num-classes")); ++c)
       weights.push_back(dice.one_of<std::string>({"1", "2", "0.25", "0"}));
@@ -221,7 +230,7 @@ void draw_data(Draft& d) {
   d.maybe(0.05, "--contrast", {0.2});
   d.maybe(0.05, "--saturation", {0.3});
   // Only colours have a saturation.
-  if (!d.flags.count("--saturation")) d.maybe(0.15, "--channels", {1, 2, 4, 13});
+  if (!d.flags.count("--saturation") && !d.file) d.maybe(0.15, "--channels", {1, 2, 4, 13});
 }
 
 std::optional<std::int64_t> number_of(const Flags& flags, const char* flag) {
@@ -239,7 +248,7 @@ ModelOptions model_options(const Flags& flags) {
   return {.name = flags.at("--model"),
           .image = {number_of(flags, "--channels").value_or(3), std::stoll(size),
                     std::stoll(size.substr(size.find('x') + 1))},
-          .classes = *number_of(flags, "--num-classes"),
+          .classes = number_of(flags, "--num-classes").value_or(2),
           .depth = number_of(flags, "--depth"),
           .num_layers = number_of(flags, "--num-layers"),
           .num_filters = number_of(flags, "--num-filters"),
@@ -281,7 +290,7 @@ Flags draw_plan(std::uint64_t seed, std::int64_t number, const DrawOptions& opti
   const int tries = dice.chance(0.1) ? 1 : 20;
   for (int i = 1;; ++i) {
     Draft d{.flags = {}, .dice = dice, .max_ranks = options.max_ranks};
-    draw_network(d);
+    draw_network(d, options.files);
     std::optional<Graph> graph;
     try {
       graph = models.build(model_options(d.flags));

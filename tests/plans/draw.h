@@ -15,6 +15,8 @@ using Flags = std::map<std::string, std::string>;
 
 struct DrawOptions {
   std::int64_t max_ranks = 12;
+  /// Networks of PyTorch to draw now and then: names of files that the registry reads.
+  std::vector<std::string> files = {};
 };
 
 /// Plan `number` of a seed: the same wherever it is drawn, and whatever was drawn before. Most of them can be run; some

@@ -10,11 +10,14 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "../../apps/tessera/network.h"
 #include "child.h"
 #include "draw.h"
 #include "random_graph.h"
@@ -88,8 +91,19 @@ void report_failure(const Flags& flags, const Trial& trial, const FuzzOptions& o
   std::fflush(stdout);
 }
 
-int fuzz(const FuzzOptions& options) {
-  const ModelRegistry models = models_with_random();
+// Of small networks, exported without weights.
+std::vector<std::string> network_files() {
+  std::vector<std::string> files;
+  for (const char* name : {"mnasnet0_5", "mobilenet_v3_small", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1"})
+    if (std::string file = concat(NETWORK_FILES "/", name, ".pt2"); std::filesystem::exists(file))
+      files.push_back(std::move(file));
+  return files;
+}
+
+int fuzz(FuzzOptions options) {
+  const ModelRegistry models = with_files(models_with_random(), std::make_shared<NetworkFiles>());
+  options.draw.files = network_files();
+  std::mutex files;  // belong to one thread at a time
   Survey survey;
   std::atomic<std::int64_t> next{0};
   std::int64_t done = 0;
@@ -97,7 +111,10 @@ int fuzz(const FuzzOptions& options) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.last);
   const auto work = [&] {
     for (std::int64_t i = next++; i < options.plans && std::chrono::steady_clock::now() < end; i = next++) {
-      Flags flags = draw_plan(options.seed, i, options.draw, models);
+      Flags flags = [&] {
+        const std::lock_guard lock(files);
+        return draw_plan(options.seed, i, options.draw, models);
+      }();
       if (!options.device.empty()) flags["--device"] = options.device;
       const Trial trial = tried(flags, options);
       const std::lock_guard lock(mutex);
@@ -159,14 +176,17 @@ int main(int argc, char** argv) {
   if (argc < 2 || words[1] != "fuzz") return tessera::run_program(argc, argv, models_with_random());
   const auto options = parsed(words);
   if (!options) {
-    std::printf("random_plans fuzz N SEED [--mpirun PROGRAM] [--seconds LIMIT] [--max-ranks RANKS]\n"
-                "                         [--device cpu|cuda] [--jobs PLANS_AT_ONCE] [--for SECONDS]\n");
+    std::printf(
+        "random_plans fuzz N SEED [--mpirun PROGRAM] [--seconds LIMIT] [--max-ranks RANKS]\n"
+        "                         [--device cpu|cuda] [--jobs PLANS_AT_ONCE] [--for SECONDS]\n");
     return 2;
   }
   // More ranks than cores, perhaps by the superuser in a container.
   for (const char* variable :
-       {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"})
+       {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe",
+        "OMPI_MCA_mpi_yield_when_idle"})
     setenv(variable, "1", /*overwrite=*/0);
+  setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);  // who waits leaves the core to who computes
   try {
     return fuzz(*options);
   } catch (const tessera::Error& error) {
