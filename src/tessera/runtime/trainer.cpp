@@ -157,7 +157,6 @@ StepReport Trainer::step() {
     if (events_) events_->push_back({actions_[i], step_, begin, now_seconds()});
   }
   ++step_;
-  ++steps_here_;
   report.seconds = now_seconds() - start;
   report.parts = meter_.take();
   if (world_) world_->waiting().step_took(Waiting::Seconds(report.seconds));
@@ -169,6 +168,7 @@ StepReport Trainer::step() {
 bool Trainer::waits_for_host(const StepReport& report) const {
   constexpr double little = 0.1;
   if (!recordable_ || recording_) return false;
+  if (options_.replay == TrainOptions::Replay::soon) return true;
   const double takes = static_cast<double>(peak_gpu_bytes()), free = free_gpu_bytes();
   if (takes > free) return false;  // there must be room for others beside the recording
   // Nothing to wait for at the end, and no images before: the GPU was done as soon as the host was.
@@ -187,10 +187,9 @@ void Trainer::begin_step() const {
 // have chosen their algorithms, and it is known who waits for whom.
 bool Trainer::replay() {
   if (!recordable_ || events_) return false;
-  constexpr int enough = 5;
+  const int enough = options_.replay == TrainOptions::Replay::soon ? 1 : 5;
   if (!recording_) {
-    if (slow_steps_ < enough && options_.replay != TrainOptions::Replay::soon) return false;
-    if (steps_here_ == 0) return false;
+    if (slow_steps_ < enough) return false;
     for (Worker& w : workers_) w.images->keep_in_place();
     recording_ = record_kernels([&] {
       begin_step();

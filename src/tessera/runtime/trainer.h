@@ -172,8 +172,7 @@ class Trainer {
   at::Tensor loss_sum_;     ///< of the step's micros here; undefined: none
   PassInfo::There there_;
   bool recordable_ = false;
-  std::int64_t steps_here_ = 0;  ///< done by this trainer
-  int slow_steps_ = 0;           ///< in a row, in which the GPU waited for the host
+  int slow_steps_ = 0;  ///< in a row, in which the GPU waited for the host
   std::unique_ptr<Recording> recording_;
   at::Tensor recorded_loss_sum_;
   Meter meter_;
