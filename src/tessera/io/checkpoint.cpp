@@ -59,13 +59,30 @@ void write_shard_files(const ShardPlace& place, const ShardContents& contents) {
   write_note(note_path(place, place.shard), note);
 }
 
+// Why no file can be made in `folder`, or nothing.
+std::string cannot_write(const std::string& folder) {
+  const std::string probe = join_path(folder, ".writable");
+  try {
+    write_text(probe, "");  // an empty file has a place even on a full disk
+    remove_file(probe);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
 // In the order of the shards. Waits for all of them, even after one has failed: the folder can be removed only when
-// nobody writes there any more.
+// nobody writes there any more. Where this rank cannot write any more, the others cannot say that they failed, either.
 std::vector<Note> wait_for_notes(const ShardPlace& place, const FinishOptions& options) {
   const auto in = [](double seconds) { return Clock::now() + std::chrono::duration<double>(seconds); };
   auto give_up = in(options.wait_seconds);
-  bool hurried = false;
+  std::string hurried;
+  const auto hurry = [&](const std::string& why) {
+    hurried = concat(" of ", options.hurried_seconds, " s, ", why);
+    give_up = std::min(give_up, in(options.hurried_seconds));
+  };
   std::vector<Note> notes;
+  constexpr auto longest_pause = std::chrono::milliseconds(200);
   auto pause = std::chrono::milliseconds(1);
   while (static_cast<int>(notes.size()) < place.shards) {
     const std::string path = note_path(place, static_cast<int>(notes.size()));
@@ -73,15 +90,14 @@ std::vector<Note> wait_for_notes(const ShardPlace& place, const FinishOptions& o
       notes.push_back(read_note(path));
       continue;
     }
-    if (options.hurry && !hurried && options.hurry->load()) {
-      hurried = true;
-      give_up = std::min(give_up, in(options.hurried_seconds));
-    }
+    if (hurried.empty() && options.hurry && options.hurry->load()) hurry("as the run ends");
+    if (hurried.empty() && pause == longest_pause)
+      if (const std::string error = cannot_write(place.part()); !error.empty()) hurry(error);
     if (Clock::now() >= give_up)
-      throw Error(concat("shard ", notes.size() + 1, " of ", place.shards, " did not come within ",
-                         hurried ? options.hurried_seconds : options.wait_seconds, " s"));
+      throw Error(concat("shard ", notes.size() + 1, " of ", place.shards, " did not come within the time",
+                         hurried.empty() ? concat(" of ", options.wait_seconds, " s") : hurried));
     std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, std::chrono::milliseconds(200));
+    pause = std::min(2 * pause, longest_pause);
   }
   return notes;
 }
