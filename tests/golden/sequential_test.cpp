@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/data/synthetic.h"
 #include "tessera/models/registry.h"
+#include "tessera/oracle/reference_run.h"
 #include "tessera/oracle/verify.h"
 
 namespace tessera {
@@ -142,6 +143,27 @@ TEST(Verify, AMeanThatIsZeroIsOnTheScaleOfItsDeviation) {
                                  [](const Difference& d) { return d.what == "statistic norm2.running_mean"; });
   ASSERT_NE(mean, result.worst.end());
   EXPECT_LE(mean->relative, 1e-14);
+}
+
+// Of the same coins twelve trials would be one, and a number that they move by chance only a little a fault.
+TEST(Verify, EveryTrialThrowsItsOwnCoins) {
+  const Graph graph = golden::with_dropout(12, 11);
+  const TrainOptions options{.steps = 1, .seed = 3, .dtype = at::kDouble};
+  const auto after_a_step = [&](int trial) {
+    const auto run = make_reference_run(graph, make_plan(graph, {.batch_size = 2}), options, images_for(graph, 5), trial);
+    std::map<std::string, at::Tensor> found;
+    for (const auto& [name, spec] : graph.parameters())
+      if (spec.trainable) found["before " + name] = run->value(name).clone();
+    run->step();
+    for (const auto& [name, spec] : graph.parameters())
+      if (spec.trainable) found["gradient " + name] = run->gradient(name).clone();
+    return found;
+  };
+  const auto one = after_a_step(1), other = after_a_step(2), again = after_a_step(1);
+  for (const auto& [name, tensor] : one) {
+    EXPECT_TRUE(tensor.equal(again.at(name))) << name;
+    if (tensor.abs().sum().item<double>() > 0) EXPECT_FALSE(tensor.equal(other.at(name))) << name;
+  }
 }
 
 class Table : public testing::TestWithParam<Row> {};

@@ -5,39 +5,50 @@
 #include <cmath>
 #include <limits>
 
+#include "tessera/base/random.h"
 #include "tessera/oracle/autograd.h"
 
 namespace tessera {
 namespace {
 
-// +1 or -1.
-at::Tensor coins(const at::Tensor& like, std::uint64_t seed) {
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+// Which coins: of which trial, for what, and which one of these.
+struct Throw {
+  int trial;
+  std::uint64_t what, number;
+};
+
+// +1 or -1. Torch's generator looks at 32 bits of its seed: so they are drawn from all of `by`.
+at::Tensor coins(const at::Tensor& like, const Throw& by) {
+  const auto generator =
+      at::make_generator<at::CPUGeneratorImpl>(philox(static_cast<std::uint64_t>(by.trial), by.what, by.number)[0]);
   const auto options = at::TensorOptions().dtype(like.scalar_type());
   return at::randint(0, 2, like.sizes(), generator, options).mul_(2).sub_(1).to(like.device());
 }
 
 // Adds or takes away the last bit of every number.
-void change_last_bits(const at::Tensor& numbers, std::uint64_t seed) {
+void change_last_bits(const at::Tensor& numbers, const Throw& by) {
   const torch::NoGradGuard no_gradients;
-  numbers.add_(numbers.mul(coins(numbers, seed)), last_bit(numbers.scalar_type()));
+  numbers.add_(numbers.mul(coins(numbers, by)), last_bit(numbers.scalar_type()));
 }
 
 // Adds or takes away the last bit of the largest of the tensors from each.
-void change_last_bits_of_largest(const std::vector<at::Tensor>& tensors, std::uint64_t seed) {
+void change_last_bits_of_largest(const std::vector<at::Tensor>& tensors, Throw by) {
   const torch::NoGradGuard no_gradients;
   double largest = 0;
   for (const at::Tensor& t : tensors) largest = std::max(largest, t.norm().item<double>());
   for (const at::Tensor& t : tensors) {
     if (t.numel() == 0) continue;
-    t.add_(coins(t, ++seed), last_bit(t.scalar_type()) * largest / std::sqrt(static_cast<double>(t.numel())));
+    ++by.number;
+    t.add_(coins(t, by), last_bit(t.scalar_type()) * largest / std::sqrt(static_cast<double>(t.numel())));
   }
 }
 
+// What coins are thrown for; gradients have one of their own in each step.
+enum : std::uint64_t { of_images, of_values, of_gradients };
+
 class NudgedImages final : public ImageSource {
  public:
-  NudgedImages(std::shared_ptr<const ImageSource> source, std::uint64_t seed)
-      : source_(std::move(source)), seed_(seed) {}
+  NudgedImages(std::shared_ptr<const ImageSource> source, int trial) : source_(std::move(source)), trial_(trial) {}
 
   std::int64_t size() const override { return source_->size(); }
   int classes() const override { return source_->classes(); }
@@ -49,7 +60,7 @@ class NudgedImages final : public ImageSource {
   int mask_classes() const override { return source_->mask_classes(); }
   void read(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override {
     source_->read(key, rows, columns, out);
-    change_last_bits(out, seed_ + static_cast<std::uint64_t>(key.index));
+    change_last_bits(out, {trial_, of_images, static_cast<std::uint64_t>(key.index)});
   }
   void read_mask(ReadKey key, Interval rows, Interval columns, const at::Tensor& out) const override {
     source_->read_mask(key, rows, columns, out);
@@ -58,7 +69,7 @@ class NudgedImages final : public ImageSource {
 
  private:
   std::shared_ptr<const ImageSource> source_;
-  std::uint64_t seed_;
+  int trial_;
 };
 
 class AutogradReference final : public ReferenceRun {
@@ -123,17 +134,14 @@ std::unique_ptr<ReferenceRun> make_reference_run(const Graph& graph, const Plan&
                                                  std::shared_ptr<const ImageSource> images, int nudge,
                                                  const ForeignModule* foreign) {
   if (nudge == 0) return plain_reference(graph, plan, options, images, foreign);
-  // Coins of different things must not be the same ones.
-  const auto seed = [nudge](std::uint64_t what) { return static_cast<std::uint64_t>(nudge) << 48 | what << 24; };
   TrainOptions nudged = options;
-  nudged.on_gradients = [seed, step = std::uint64_t{0}](const std::vector<at::Tensor>& gradients) mutable {
-    change_last_bits_of_largest(gradients, seed(2 + step++));
+  nudged.on_gradients = [nudge, step = std::uint64_t{0}](const std::vector<at::Tensor>& gradients) mutable {
+    change_last_bits_of_largest(gradients, {nudge, of_gradients + step++, 0});
   };
-  auto reference =
-      plain_reference(graph, plan, nudged, std::make_shared<NudgedImages>(std::move(images), seed(0)), foreign);
+  auto reference = plain_reference(graph, plan, nudged, std::make_shared<NudgedImages>(std::move(images), nudge), foreign);
   std::uint64_t number = 0;
   for (const auto& [name, spec] : graph.parameters())
-    if (spec.trainable) change_last_bits(reference->value(name), seed(1) + number++);
+    if (spec.trainable) change_last_bits(reference->value(name), {nudge, of_values, number++});
   return reference;
 }
 
