@@ -7,8 +7,8 @@ usage: bench/forecasts.py TESSERA [--steps N] [--json FILE] [--match TEXT] [--mp
 Rows whose name ends in "mpi" are processes of mpirun, the others threads. --json keeps what is measured row by row, and
 rows that are in the file are not measured again; --before puts a command before each, such as a lock on the machine.
 
-Each plan is given whole, so that the search has nothing to choose: what is measured first (cells, stages, links) and then
-run are the same. Networks and sizes are not those that the model was written with. Run it on an idle machine.
+Each plan is given whole, so that the search has nothing to choose: what is measured first (cells, stages, links, and on a
+CPU the plan itself for some steps) and then run are the same. "From its parts" is what was expected before that. Networks and sizes are not those that the model was written with. Run it on an idle machine.
 With --device cuda: other networks, some of them imported from torchvision, on one GPU in bfloat16.
 """
 import argparse
@@ -138,7 +138,7 @@ def measure(arguments, rows):
         if not re.search(arguments.match, name):
             continue
         if name not in done:
-            launcher = [arguments.mpiexec, *processes] if processes else []
+            launcher = [*shlex.split(arguments.mpiexec), *processes] if processes else []
             command = [*shlex.split(arguments.before), *launcher, arguments.tessera, "train", *flags, "--auto",
                        *([] if ".pt" in flags[1] else ["--num-classes", "10"]), "--steps", str(arguments.steps), "--synthetic-images", "64", "--quiet",
                        "--json", "-"]
@@ -149,8 +149,8 @@ def measure(arguments, rows):
                 print(f"{name:42} failed: {run.stderr.strip()[-160:]}", flush=True)
                 continue
             batch = document["plan"]["global_batch"]
-            expected = batch / document["expected"][0]["seconds"]
-            done[name] = {"expected": expected, "measured": document["images_per_second"]["median"],
+            done[name] = {"expected": document["expected_images_per_second"],
+                          "from parts": batch / document["expected"][0]["seconds"], "measured": document["images_per_second"]["median"],
                           "spread": [document["images_per_second"]["p10"], document["images_per_second"]["p90"]],
                           "memory": [document["predicted_bytes"][0], document["peak_bytes"][0]],
                           "parts": by_part(document)}
@@ -160,7 +160,8 @@ def measure(arguments, rows):
         row = done[name]
         apart = max(row["parts"].items(), key=lambda item: abs(item[1][0] - item[1][1]))
         predicted, peak = row.get("memory", [0, 1])
-        print(f"{name:42} {row['expected']:7.2f} images/s expected, {row['expected'] / row['measured']:.2f} of measured; "
+        print(f"{name:42} {row['expected']:7.2f} images/s expected, {row['expected'] / row['measured']:.2f} of measured "
+              f"({row['from parts'] / row['measured']:.2f} from its parts); "
               f"memory {predicted / peak:.2f} of {peak / 2**30:.2f} GiB; most apart: {apart[0]} {apart[1][0]:.0f} of {apart[1][1]:.0f} ms", flush=True)
     for kind, wanted in (("threads", False), ("processes", True)):
         ratios = [r["expected"] / r["measured"] for n, r in done.items() if n.endswith("mpi") == wanted]
@@ -168,6 +169,8 @@ def measure(arguments, rows):
             print(kind, end=": ")
             summary(ratios)
     summary([r["expected"] / r["measured"] for r in done.values()])
+    print("from their parts", end=": ")
+    summary([r["from parts"] / r["measured"] for r in done.values()])
 
 
 main()

@@ -13,6 +13,7 @@
 #include "machine.h"
 #include "measured_costs.h"
 #include "memory_fit.h"
+#include "plan_trial.h"
 #include "progress.h"
 #include "scaling.h"
 #include "tessera/base/text.h"
@@ -175,11 +176,11 @@ void print_candidates(const SearchResult& result, const SearchWish& wish, const 
                counted(first.plan.micro_size(), "image"));
 }
 
-[[noreturn]] void refuse(const SearchResult& result, const SearchWish& wish) {
+std::string why_nothing_fits(const SearchResult& result, const SearchWish& wish) {
   const Candidate& c = *result.smallest;
-  throw UsageError(concat("no plan fits into ", bytes(wish.memory), " per rank: of ", result.tried,
-                          " plans the smallest needs ", bytes(c.peak()), " (", words_of(c.flags()),
-                          "); use more --memory, more --ranks, a smaller --batch-size, or --turns 2x2 --store file"));
+  return concat("no plan fits into ", bytes(wish.memory), " per rank: of ", result.tried, " plans the smallest needs ",
+                bytes(c.peak()), " (", words_of(c.flags()),
+                "); use more --memory, more --ranks or a smaller --batch-size");
 }
 
 CellCosts costs_of(const Job& job, const Options& o, const std::vector<int>& threads, MeasuredCosts& measured) {
@@ -253,6 +254,16 @@ std::string found_scaling(const Job& job, const Options& o, const SearchWish& wi
       .dump();
 }
 
+nlohmann::json as_json(const std::vector<Candidate>& candidates, const Options& o, const SearchWish& wish) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const Candidate& c : candidates) {
+    all.push_back(
+        {{"flags", c.flags()}, {"images_per_second", c.images_per_second()}, {"seconds", c.expected.seconds}});
+    if (!o.planning) all.back()["expected"] = expectation(c, wish);
+  }
+  return all;
+}
+
 // On one process, for all.
 std::string found_plan(const Job& job, const Options& o, const SearchWish& wish, const std::vector<int>& threads,
                        int cores) {
@@ -264,7 +275,10 @@ std::string found_plan(const Job& job, const Options& o, const SearchWish& wish,
   const double begin = now_seconds();
   SearchResult result = search_plans(job.graph, wish, costs);
   const double searched = now_seconds() - begin;
-  if (result.best.empty()) refuse(result, wish);
+  if (result.best.empty() && !fits_into_memory(o)) throw UsageError(why_nothing_fits(result, wish));
+  if (result.best.empty())
+    return nlohmann::json{{"large", as_json(result.large, o, wish)}, {"problem", why_nothing_fits(result, wish)}}
+        .dump();
   if (tries) {
     constexpr std::size_t most = 5;
     constexpr double near = 0.75;
@@ -280,19 +294,82 @@ std::string found_plan(const Job& job, const Options& o, const SearchWish& wish,
       return a.measured != b.measured ? a.measured : a.images_per_second() > b.images_per_second();
     });
   }
-  const Candidate& best = result.best.front();
   if (!o.quiet) {
     fmt::print("{} plans tried in {:.1f} s{}, {} impossible here\n", result.tried, searched,
                tries ? fmt::format(", costs measured in {:.1f} s", measured.seconds()) : ", costs estimated",
                result.refused);
     print_candidates(result, wish, o);
-    fmt::print("chosen: {}\n", words_of(best.flags()));
     std::fflush(stdout);
   }
-  nlohmann::json found = best.flags();
-  nlohmann::json document{{"flags", found}, {"images_per_second", best.images_per_second()}};
-  if (!o.planning) document["expected"] = expectation(best, wish);
-  return document.dump();
+  std::vector<Candidate> known;
+  for (const Candidate& c : result.best)
+    if (known.empty() || c.measured) known.push_back(c);
+  return as_json(known, o, wish).dump();
+}
+
+// Flags that were found, as if they had been given: a run that is resumed goes on with them.
+void take_flags(Options& o, const nlohmann::json& flags) {
+  for (const auto& [name, value] : flags.items()) {
+    o.given[name] = value.get<std::string>();
+    if (name == "recompute") {
+      o.recompute = o.given[name];
+      o.train.recompute = parse_recompute(o.recompute);
+    } else {
+      set_flag(o.plan, name, o.given[name]);
+    }
+  }
+}
+
+// Where no plan fits as it is: how fast the fastest are with tiles in turn and values that wait elsewhere. They have no
+// other memory than --memory says, which fit_into_memory() looks at again.
+nlohmann::json those_that_fit(const nlohmann::json& found, const Job& job, const Options& o, const Launch& launch) {
+  nlohmann::json fitting = nlohmann::json::array();
+  for (nlohmann::json plan : found["large"]) {
+    Options options = o;
+    take_flags(options, plan["flags"]);
+    Job one = job;
+    settle_plan(one, options, launch);
+    const auto longer = slowdown_to_fit(one, options, launch);
+    if (!longer) continue;
+    plan["images_per_second"] = plan["images_per_second"].get<double>() / *longer;
+    plan["seconds"] = plan["seconds"].get<double>() * *longer;
+    plan.erase("expected");  // of other steps
+    fitting.push_back(std::move(plan));
+  }
+  if (fitting.empty()) throw UsageError(found["problem"].get<std::string>());
+  if (launch.speaks() && !o.quiet)
+    fmt::print("no plan fits as it is; {} of {} do with turns or a store\n", fitting.size(), found["large"].size());
+  return fitting;
+}
+
+// Puts the speed into the plan that a few steps on the ranks of the run have. Not if they would take minutes.
+void try_out(nlohmann::json& plan, const Job& job, const Options& o, const Launch& launch) {
+  constexpr double too_slow = 20;  // seconds of a step
+  if (plan["seconds"] > too_slow) return;
+  Options options = o;
+  take_flags(options, plan["flags"]);
+  const Spread speed = try_plan(job, options, launch);
+  plan["images_per_second"] = nlohmann::json::parse(launch.told([&] {
+    if (!o.quiet)
+      fmt::print("tried: {:.3g} images/s ({:.3g} to {:.3g}): {}\n", speed.median, speed.low, speed.high,
+                 words_of(plan["flags"].get<PlanFlags>()));
+    std::fflush(stdout);
+    return nlohmann::json(speed.median).dump();
+  }));
+}
+
+// Whoever seems to be the fastest is tried out, until that is somebody who was.
+template <class TryOut>
+nlohmann::json fastest(nlohmann::json plans, const TryOut& try_out) {
+  std::vector<bool> tried(plans.size());
+  for (;;) {
+    std::size_t first = 0;
+    for (std::size_t i = 1; i < plans.size(); ++i)
+      if (plans[i]["images_per_second"] > plans[first]["images_per_second"]) first = i;
+    if (tried[first]) return plans[first];
+    tried[first] = true;
+    try_out(plans[first]);
+  }
 }
 
 }  // namespace
@@ -331,19 +408,19 @@ void choose_plan(Job& job, Options& o, const Launch& launch) {
     });
     return text;
   });
-  const auto document = nlohmann::json::parse(found);
-  for (const auto& [name, value] : document.at("flags").items()) {
-    if (name == "recompute") {
-      o.recompute = value.get<std::string>();
-      o.train.recompute = parse_recompute(o.recompute);
-    } else {
-      set_flag(o.plan, name, value.get<std::string>());
-    }
-    o.given[name] = value.get<std::string>();  // a run that is resumed goes on with what was found
+  auto document = nlohmann::json::parse(found);
+  if (document.contains("large")) document = those_that_fit(document, job, o, launch);
+  if (document.is_array()) {
+    const bool has_ranks = !o.planning && !o.on_gpus();
+    document = fastest(document, [&](nlohmann::json& plan) {
+      if (has_ranks) try_out(plan, job, o, launch);
+    });
+    if (launch.speaks() && !o.quiet) fmt::print("chosen: {}\n", words_of(document["flags"].get<PlanFlags>()));
   }
+  take_flags(o, document["flags"]);
   if (document.contains("scaling")) job.scaling = document["scaling"].get<std::string>();
   if (document.contains("expected")) job.expected = read_expectation(document["expected"]);
-  job.expected_speed = document.at("images_per_second").get<double>();
+  job.expected_speed = document["images_per_second"].get<double>();
 }
 
 }  // namespace tessera

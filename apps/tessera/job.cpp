@@ -162,31 +162,6 @@ void settle_way_of_choosing(const Options& o) {
     WayChoices::of_process().choose_by(o.conv_choice.empty() ? "measured" : o.conv_choice);
 }
 
-void choose_convolutions(const Job& job, const Options& o, const Launch& launch) {
-  WayChoices& ways = WayChoices::of_process();
-  if (!ways.measured() || o.planning || o.device != "cpu" || o.dtype != "float32") return;
-  // By one process, while the others sleep: so they choose alike, and none of them disturbs the clock.
-  const std::string found = launch.told([&] {
-    const double start = now_seconds();
-    apart(cores_to_measure_on(o, launch), [&] {
-      try_convolutions({.graph = job.graph,
-                        .plan = job.plan,
-                        .threads = job.threads,
-                        .activations = o.train.activations(),
-                        .training = !o.evaluation.only});
-    });
-    const double seconds = now_seconds() - start;
-    // What fits by the rules is not refused, and does not take more than it may, because something else is faster.
-    if (takes_too_much(job, o)) ways.learn({});
-    constexpr double slow = 5;
-    if (seconds > slow && !o.quiet)
-      std::fprintf(stderr, "tessera: tried out the convolutions for %.0f s (--conv-choice); found in %s from now on\n",
-                   seconds, ways.path().c_str());
-    return ways.lines();
-  });
-  if (!launch.speaks()) ways.learn(found);
-}
-
 // A GPU leaves the cores to those that read; on a CPU they share them with those that compute.
 int reading_threads(const Options& o, int cores, int ranks) {
   const int share = cores / ranks;
@@ -215,10 +190,47 @@ Cores cores_to_measure_on(const Options& o, const Launch& launch) {
   return launch.ranks_are_threads() || o.bind == "none" ? Cores{} : whole_machine();
 }
 
+void choose_convolutions(const Job& job, const Options& o, const Launch& launch) {
+  WayChoices& ways = WayChoices::of_process();
+  if (!ways.measured() || o.planning || o.device != "cpu" || o.dtype != "float32") return;
+  // By one process, while the others sleep: so they choose alike, and none of them disturbs the clock.
+  const std::string found = launch.told([&] {
+    const double start = now_seconds();
+    apart(cores_to_measure_on(o, launch), [&] {
+      try_convolutions({.graph = job.graph,
+                        .plan = job.plan,
+                        .threads = job.threads,
+                        .activations = o.train.activations(),
+                        .training = !o.evaluation.only});
+    });
+    const double seconds = now_seconds() - start;
+    // What fits by the rules is not refused, and does not take more than it may, because something else is faster.
+    if (takes_too_much(job, o)) ways.learn({});
+    constexpr double slow = 5;
+    if (seconds > slow && !o.quiet)
+      std::fprintf(stderr, "tessera: tried out the convolutions for %.0f s (--conv-choice); found in %s from now on\n",
+                   seconds, ways.path().c_str());
+    return ways.lines();
+  });
+  if (!launch.speaks()) ways.learn(found);
+}
+
+void settle_plan(Job& job, Options& o, const Launch& launch) {
+  const auto ranks_started = launch.ranks_started();
+  job.plan = make_plan(job.graph, o.plan, ranks_started);
+  const int ranks = job.plan.ranks(), cores = launch.cores();
+  if (launch.ranks_are_threads() && !o.planning) check_thread_ranks(ranks);
+  if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? launch.ranks_on_node() : ranks;
+  job.threads.clear();
+  for (int rank = 0; rank < ranks; ++rank)
+    job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));
+  if (o.bind != "none" && !o.planning) job.cores = cores_here(o, job, launch);
+  o.train.loader_workers =
+      o.workers.value_or(reading_threads(o, cores, launch.ranks_are_threads() ? ranks : launch.ranks_on_node()));
+}
+
 Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   check_limits(o, launch.cores());
-  const auto ranks_started = launch.ranks_started();
-  const int ranks_on_node = launch.ranks_on_node();
   settle_kind(o);
   Problems problems;
   const DeviceWish wish = device_wish(o);
@@ -285,16 +297,21 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   };
   job.common_copies = launch.ranks_are_threads() && !wish.cuda;
   settle_way_of_choosing(o);
+  const auto check_batch = [&](std::int64_t batch) {
+    require(o.evaluation.only || batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
+            batch == o.plan.batch_size ? std::string() : concat(" (", batch, " over all copies)"), " is more than the ",
+            counted(job.images->size(), "image"), " there are; use a smaller one",
+            app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
+  };
   if (o.automatic) {
     open_images();  // how long they take to read counts, too
+    if (!o.planning) check_batch(o.plan.batch_size);
     o.train.loader_workers = o.workers.value_or(o.train.loader_workers);
     choose_plan(job, o, launch);
   }
-  job.plan = make_plan(job.graph, o.plan, ranks_started);
-  if (launch.ranks_are_threads() && !o.planning) check_thread_ranks(job.plan.ranks());
+  settle_plan(job, o, launch);
   require(o.cudnn_search != "on" || job.may_wait_for_gpus(), "--cudnn-search on does not go together with NCCL; use ",
           "--cudnn-search off, or --transport mpi");
-  if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? ranks_on_node : job.plan.ranks();
   const std::int64_t batch = job.plan.global_batch();
   if (!o.automatic) open_images();
   // Folders of images name what an image is of, not what its pixels are.
@@ -304,20 +321,11 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
       job.graph.label_kind() != LabelKind::pixel)
     print_warning(concat("'", o.datapath, "' has ", counted(named, "class"), ", and the network ", o.model.classes,
                          "; --num-classes ", named, " is as many"));
-  require(o.evaluation.only || batch <= job.images->size(), "--batch-size ", o.plan.batch_size,
-          batch == o.plan.batch_size ? std::string() : concat(" (", batch, " over all copies)"), " is more than the ",
-          counted(job.images->size(), "image"), " there are; use a smaller one",
-          app_name(o.app) == "synthetic" ? " or more --synthetic-images" : "");
+  check_batch(batch);
   job.steps = o.evaluation.only ? 0 : o.steps.value_or(o.num_epochs * (job.images->size() / batch));
   o.train.steps = job.steps;
   if (!o.evaluation.every && job.validation) o.evaluation.every = std::max<std::int64_t>(1, job.images->size() / batch);
-  const int cores = launch.cores();
-  for (int rank = 0; rank < job.plan.ranks(); ++rank)
-    job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));
-  if (o.bind != "none" && !o.planning) job.cores = cores_here(o, job, launch);
-  o.train.loader_workers = o.workers.value_or(
-      reading_threads(o, cores, launch.ranks_are_threads() ? job.plan.ranks() : launch.ranks_on_node()));
-  fit_into_memory(job, o, launch, ranks_started);
+  fit_into_memory(job, o, launch);
   choose_convolutions(job, o, launch);
   if (o.memory_limit) check_memory_limit(job, o);
   if (o.train.store == StoreKind::file && !o.planning) try_scratch(o.train.scratch, launch);

@@ -36,7 +36,7 @@ struct Job {
   bool common_copies = false;  ///< see Copies
   Transport transport = Transport::mpi;
   std::optional<double> expected_speed;       ///< images/s that --auto expects
-  std::vector<RunReport::Expected> expected;  ///< by rank of a replica, what it expects of their time
+  std::vector<RunReport::Expected> expected;  ///< by rank of a replica, what it had put together for their time
   std::string scaling;                        ///< the document of --scaling
   std::string transport_words;                ///< how ranks on GPUs talk, for the user; empty on CPUs
 
@@ -48,6 +48,11 @@ struct Job {
 /// Fills in what follows from the flags (options.train, options.model) and throws UsageError with all that is wrong.
 /// Collective over the processes of the launch.
 Job make_job(Options& options, const ModelRegistry& models, const Launch& launch);
+
+/// The plan of the flags, and what its ranks compute and read with: a part of make_job().
+void settle_plan(Job& job, Options& options, const Launch& launch);
+/// The fastest way for every convolution of the plan, where ways are measured: likewise.
+void choose_convolutions(const Job& job, const Options& options, const Launch& launch);
 
 /// Where one process of a machine finds something out while the others sleep: everywhere, because a launcher that binds
 /// processes does so before anybody knows how many threads they will have.

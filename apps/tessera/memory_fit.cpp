@@ -44,9 +44,12 @@ double share_of_host(const Job& job, const Launch& launch) {
 
 std::string bytes(double b) { return human_bytes(static_cast<std::int64_t>(b)); }
 
-MemoryWish wish_of(const Job& job, const Options& o, const Launch& launch, std::optional<int> ranks_started,
-                   double memory) {
-  MemoryWish wish{.plan = o.plan, .ranks_started = ranks_started};
+double memory_of_a_rank(const Job& job, const Options& o, const Launch& launch) {
+  return o.memory ? static_cast<double>(*o.memory) : free_gpu_memory_of_a_rank(job.plan.ranks(), launch);
+}
+
+MemoryWish wish_of(const Job& job, const Options& o, const Launch& launch, double memory) {
+  MemoryWish wish{.plan = o.plan, .ranks_started = launch.ranks_started()};
   wish.turns_given = o.has("turns");
   wish.halo_given = o.has("halo-D2") || o.has("fused-layers");
   if (o.has("recompute") || o.evaluation.only) wish.recompute = footprint_for(job, o).recompute;
@@ -178,22 +181,28 @@ std::vector<Footprint> memory_needs(const Job& job, const Options& o) {
   return predicted_memory(job.plan, job.graph, footprint_for(job, o));
 }
 
-void fit_into_memory(Job& job, Options& o, const Launch& launch, std::optional<int> ranks_started) {
-  double memory = 0;
-  if (o.memory) {
-    memory = static_cast<double>(*o.memory);
-  } else if (o.planning || !o.on_gpus()) {
-    return;  // for machines that are not here; and what a CPU may take is for its user to say
-  } else {
-    memory = free_gpu_memory_of_a_rank(job.plan.ranks(), launch);
-  }
+bool fits_into_memory(const Options& o) { return o.memory || (o.on_gpus() && !o.planning); }
+
+std::optional<double> slowdown_to_fit(const Job& job, const Options& o, const Launch& launch) {
+  const MemoryWish wish = wish_of(job, o, launch, memory_of_a_rank(job, o, launch));
+  const std::string found = launch.told([&] {
+    const MemoryChoice choice = choose_memory_way(job.graph, wish);
+    return choice.best ? nlohmann::json(choice.best->seconds / choice.fastest.seconds).dump() : std::string();
+  });
+  if (found.empty()) return std::nullopt;
+  return std::max(1.0, nlohmann::json::parse(found).get<double>());
+}
+
+void fit_into_memory(Job& job, Options& o, const Launch& launch) {
+  if (!fits_into_memory(o)) return;
+  const double memory = memory_of_a_rank(job, o, launch);
   // Copies out of a small device must not take what its kernels need.
   constexpr double gib = 1 << 30;
   o.train.leaving = std::clamp(memory / 16, gib / 4, 4 * gib);
-  const MemoryWish wish = wish_of(job, o, launch, ranks_started, memory);
+  const MemoryWish wish = wish_of(job, o, launch, memory);
   // What kernels take is measured by every machine for itself, so one decides for all.
   const std::string way = launch.told([&] { return way_of(job, o, wish); });
-  if (!way.empty()) take(job, o, way, ranks_started);
+  if (!way.empty()) take(job, o, way, launch.ranks_started());
 }
 
 void check_memory_limit(const Job& job, const Options& o) {

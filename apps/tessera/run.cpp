@@ -252,6 +252,7 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   report.images = job.images->describe();
   report.class_names = job.class_names;
   report.expected = job.expected;
+  report.expected_speed = job.expected_speed;
   for (const Footprint& footprint : memory_needs(job, options)) report.predicted_bytes.push_back(footprint.peak());
   prepare_gpus(options, job, job.steps - start.step);
   speaks_of_signals = launch.speaks();

@@ -16,14 +16,15 @@ expect 0 "chosen:" -- "$tessera" plan "${net[@]}" --batch-size 4 --auto --ranks 
 expect 0 "2 steps" "2 ranks" -- "$tessera" train "${net[@]}" "${few[@]}" --plan "$work/plan.json"
 expect 0 "equal" -- "$tessera" verify "${net[@]}" --plan "$work/plan.json" --steps 2
 
-# It runs, on as many ranks as there are, and says how good the guess was.
-expect 0 "chosen:" "2 steps" "--auto expected" -- "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto
+# It tries the best, runs on as many ranks as there are, and says how good the guess was.
+expect 0 "tried: " "chosen:" "2 steps" "--auto expected" -- "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto
 # Where its time goes: expected beside measured, as a table, in the document and in the trace.
 expect 0 "expected" "--auto expected" -- "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto --ranks 2 \
   --split-size 2 --parts 2 --schedule 1f1b -v --json "$work/run.json" --trace "$work/trace.json"
 python3 - "$work" <<'P' || { echo "FAILED: what --auto expects, by part"; failures=$((failures + 1)); }
 import json, sys
 run, trace = json.load(open(sys.argv[1] + "/run.json")), json.load(open(sys.argv[1] + "/trace.json"))
+assert run["expected_images_per_second"] > 0, run["expected_images_per_second"]
 assert len(run["expected"]) == 2 == len(run["rank_parts"]), run["expected"]
 for rank in run["expected"]:
     assert abs(rank["computing"] + sum(rank["parts"].values()) - rank["seconds"]) < 1e-9 * rank["seconds"], rank
@@ -32,7 +33,8 @@ assert predicted == ["F0", "B0", "F1", "B1"], predicted
 P
 expect 0 "equal" -- "$tessera" verify "${net[@]}" --batch-size 6 --auto --ranks 6 --steps 2
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-expect 0 "2 ranks" "--auto expected" -- "$mpiexec" -np 2 "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto
+expect 0 "tried: " "2 ranks" "--auto expected" -- "$mpiexec" -np 2 "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto
+expect 2 "--batch-size 32 is more than the 16 images" -- "$tessera" train "${net[@]}" "${few[@]}" --batch-size 32 --auto
 expect 2 "disagree" -- "$mpiexec" -np 2 "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto --ranks 3
 
 # Flags that are given stay; a run that is resumed goes on with the plan that was found.
@@ -82,6 +84,10 @@ expect 2 "--batch-at-most" -- "$tessera" plan "${net[@]}" --scaling 1..2 --batch
 expect 2 "leave out --ranks" -- "$tessera" plan "${net[@]}" --scaling 1..2 --ranks 2
 
 # What cannot be.
+expect 2 "no plan fits" -- "$tessera" plan "${net[@]}" --batch-size 4 --auto --ranks 2 --memory-limit 1500KiB
+# With tiles in turn, it does.
+expect 0 "no plan fits as it is" "tried: " "chosen: " "--turns" "2 steps" -- "$tessera" train --model resnet_v1 --depth 8 --image-size 256 \
+  --num-classes 3 "${few[@]}" --batch-size 1 --auto --ranks 1 --memory 14MiB --scratch "$work"
 expect 2 "no plan fits" "--memory" -- "$tessera" plan "${net[@]}" --batch-size 4 --auto --ranks 2 --memory 100KiB
 expect 2 "--ranks is for --auto" -- "$tessera" plan "${net[@]}" --ranks 2
 expect 2 "give one of them" -- "$tessera" plan "${net[@]}" --auto --plan "$work/plan.json"
@@ -101,7 +107,7 @@ expect 0 "2 ranks" -- "$tessera" train "${net[@]}" "${few[@]}" --config "$work/f
 expect 2 "--turns" -- "$tessera" plan "${net[@]}" --auto --ranks 2 --turns 2x2
 expect 2 "must be from 1 to 65536" -- "$tessera" plan "${net[@]}" --auto --ranks 0
 expect 2 "--batch-at-most" -- "$tessera" plan "${net[@]}" --auto --ranks 2 --batch-at-most 9223372036854775807
-expect 2 "at most 1024" -- "$tessera" train "${net[@]}" "${few[@]}" --auto --ranks 5000
+expect 2 "at most 1024" -- "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto --ranks 5000
 sed 's/"bytes_per_second": 2.6e12/"bytes_per_second": 0/' "$machines/dgx_h100.json" >"$work/machine.json"
 expect 2 "'bytes_per_second' must be" -- "$tessera" plan "${net[@]}" --auto --ranks 2 --machine "$work/machine.json"
 sed 's/"ranks_per_node": 8/"ranks_per_node": 0.5/' "$machines/dgx_h100.json" >"$work/machine.json"

@@ -202,6 +202,7 @@ OrderedJson run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
           {"rank_seconds", r.rank_seconds},
           {"rank_parts", parts_json(r.rank_parts)},
           {"expected", expected_json(r.expected)},
+          {"expected_images_per_second", r.expected_speed ? OrderedJson(*r.expected_speed) : OrderedJson(nullptr)},
           {"peak_resident_bytes", peak_resident_bytes()}};
 }
 

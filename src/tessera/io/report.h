@@ -55,6 +55,7 @@ struct RunReport {
     std::vector<TraceEvent> actions = {};  ///< from the beginning of the step
   };
   std::vector<Expected> expected;
+  std::optional<double> expected_speed = {};  ///< images/s, likewise: where the plan was tried out, what that gave
 };
 
 struct VerifyReport {

@@ -138,7 +138,8 @@ std::unique_ptr<ReferenceRun> make_reference_run(const Graph& graph, const Plan&
   nudged.on_gradients = [nudge, step = std::uint64_t{0}](const std::vector<at::Tensor>& gradients) mutable {
     change_last_bits_of_largest(gradients, {nudge, of_gradients + step++, 0});
   };
-  auto reference = plain_reference(graph, plan, nudged, std::make_shared<NudgedImages>(std::move(images), nudge), foreign);
+  auto reference =
+      plain_reference(graph, plan, nudged, std::make_shared<NudgedImages>(std::move(images), nudge), foreign);
   std::uint64_t number = 0;
   for (const auto& [name, spec] : graph.parameters())
     if (spec.trainable) change_last_bits(reference->value(name), {nudge, of_values, number++});

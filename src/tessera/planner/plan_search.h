@@ -48,8 +48,9 @@ struct SearchResult {
   std::vector<Candidate> best;  ///< that fit, fastest first
   /// Faster than the first of them, if there were memory for it.
   std::optional<Candidate> too_large;
-  /// Where nothing fits: the one that needs least.
+  /// Where nothing fits: the one that needs least, and the fastest of some kinds, as they would be with memory enough.
   std::optional<Candidate> smallest;
+  std::vector<Candidate> large;
   /// The fastest of each of the next few kinds of plan, as far as they fit: "tiles", "pipeline", ...
   std::vector<std::pair<std::string, Candidate>> others;
   int tried = 0;
