@@ -152,8 +152,7 @@ bool takes_too_much(const Job& job, const Options& o) {
   if (!o.memory && !o.memory_limit) return false;
   constexpr auto endless = std::numeric_limits<std::uint64_t>::max();
   const auto limit = static_cast<double>(std::min(o.memory.value_or(endless), o.memory_limit.value_or(endless)));
-  const auto needs = memory_needs(job, o);
-  return std::any_of(needs.begin(), needs.end(), [&](const Footprint& f) { return f.peak() > limit; });
+  return needs_more_than(limit, job, o);
 }
 
 // The user's word, else the developer's (TESSERA_WAYS), else measured.

@@ -108,6 +108,21 @@ void take(Job& job, Options& o, const std::string& text, std::optional<int> rank
   job.plan.ranks_per_node = per_node;
 }
 
+// What is evaluated does not depend on how many images are looked at together: half as many, until they fit.
+void take_fewer_images(Job& job, Options& o, const Launch& launch, double memory) {
+  const std::string batch = launch.told([&] {
+    Job fewer = job;
+    Options options = o;
+    while (options.plan.batch_size > 1 && needs_more_than(memory, fewer, options)) {
+      options.plan.batch_size /= 2;
+      settle_plan(fewer, options, launch);
+    }
+    return std::to_string(options.plan.batch_size);
+  });
+  o.plan.batch_size = std::stoll(batch);
+  settle_plan(job, o, launch);
+}
+
 // On one process: the way to take, as text; none: as it is, with a warning.
 std::string way_of(const Job& job, const Options& o, const MemoryWish& wish) {
   const double memory = wish.memory;
@@ -181,6 +196,11 @@ std::vector<Footprint> memory_needs(const Job& job, const Options& o) {
   return predicted_memory(job.plan, job.graph, footprint_for(job, o));
 }
 
+bool needs_more_than(double memory, const Job& job, const Options& o) {
+  const auto needs = memory_needs(job, o);
+  return std::any_of(needs.begin(), needs.end(), [&](const Footprint& f) { return f.peak() > memory; });
+}
+
 bool fits_into_memory(const Options& o) { return o.memory || (o.on_gpus() && !o.planning); }
 
 std::optional<double> slowdown_to_fit(const Job& job, const Options& o, const Launch& launch) {
@@ -196,6 +216,7 @@ std::optional<double> slowdown_to_fit(const Job& job, const Options& o, const La
 void fit_into_memory(Job& job, Options& o, const Launch& launch) {
   if (!fits_into_memory(o)) return;
   const double memory = memory_of_a_rank(job, o, launch);
+  if (o.evaluation.only && !o.has("batch-size")) take_fewer_images(job, o, launch, memory);
   // Copies out of a small device must not take what its kernels need.
   constexpr double gib = 1 << 30;
   o.train.leaving = std::clamp(memory / 16, gib / 4, 4 * gib);

@@ -17,6 +17,8 @@ double free_gpu_memory_of_a_rank(int ranks, const Launch& launch);
 /// By rank of a replica.
 std::vector<Footprint> memory_needs(const Job& job, const Options& options);
 
+bool needs_more_than(double memory, const Job& job, const Options& options);
+
 /// Throws UsageError where a rank needs more than --memory-limit.
 void check_memory_limit(const Job& job, const Options& options);
 
