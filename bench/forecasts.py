@@ -161,7 +161,7 @@ def measure(arguments, rows):
         apart = max(row["parts"].items(), key=lambda item: abs(item[1][0] - item[1][1]))
         predicted, peak = row.get("memory", [0, 1])
         print(f"{name:42} {row['expected']:7.2f} images/s expected, {row['expected'] / row['measured']:.2f} of measured "
-              f"({row['from parts'] / row['measured']:.2f} from its parts); "
+              f"({row.get('from parts', row['expected']) / row['measured']:.2f} from its parts); "
               f"memory {predicted / peak:.2f} of {peak / 2**30:.2f} GiB; most apart: {apart[0]} {apart[1][0]:.0f} of {apart[1][1]:.0f} ms", flush=True)
     for kind, wanted in (("threads", False), ("processes", True)):
         ratios = [r["expected"] / r["measured"] for n, r in done.items() if n.endswith("mpi") == wanted]
@@ -170,7 +170,7 @@ def measure(arguments, rows):
             summary(ratios)
     summary([r["expected"] / r["measured"] for r in done.values()])
     print("from their parts", end=": ")
-    summary([r["from parts"] / r["measured"] for r in done.values()])
+    summary([r.get("from parts", r["expected"]) / r["measured"] for r in done.values()])
 
 
 main()

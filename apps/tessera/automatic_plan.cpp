@@ -248,20 +248,33 @@ std::string found_scaling(const Job& job, const Options& o, const SearchWish& wi
   if (!o.quiet)
     fmt::print("{} plans tried in {:.1f} s, costs {}\n{}", tried, now_seconds() - begin,
                at_hand(o) ? "measured" : "estimated", scaling_tables(scaling));
-  return nlohmann::json{{"flags", first->best->flags()},
-                        {"images_per_second", first->best->images_per_second()},
-                        {"scaling", scaling_json(scaling, job, o, at_hand(o))}}
-      .dump();
+  return nlohmann::json{{"flags", first->best->flags()}, {"scaling", scaling_json(scaling, job, o, at_hand(o))}}.dump();
 }
+
+// A plan that was found, as every process knows it.
+struct Found {
+  PlanFlags flags;
+  double speed = 0;    // images/s
+  double seconds = 0;  // of a step
+  std::vector<RunReport::Expected> expected = {};
+  bool tried = false;
+};
 
 nlohmann::json as_json(const std::vector<Candidate>& candidates, const Options& o, const SearchWish& wish) {
   nlohmann::json all = nlohmann::json::array();
-  for (const Candidate& c : candidates) {
-    all.push_back(
-        {{"flags", c.flags()}, {"images_per_second", c.images_per_second()}, {"seconds", c.expected.seconds}});
-    if (!o.planning) all.back()["expected"] = expectation(c, wish);
-  }
+  for (const Candidate& c : candidates)
+    all.push_back({{"flags", c.flags()},
+                   {"speed", c.images_per_second()},
+                   {"seconds", c.expected.seconds},
+                   {"expected", o.planning ? nlohmann::json::array() : expectation(c, wish)}});
   return all;
+}
+
+std::vector<Found> read_found(const nlohmann::json& candidates) {
+  std::vector<Found> found;
+  for (const auto& c : candidates)
+    found.push_back({c.at("flags"), c.at("speed"), c.at("seconds"), read_expectation(c.at("expected"))});
+  return found;
 }
 
 // On one process, for all.
@@ -275,10 +288,12 @@ std::string found_plan(const Job& job, const Options& o, const SearchWish& wish,
   const double begin = now_seconds();
   SearchResult result = search_plans(job.graph, wish, costs);
   const double searched = now_seconds() - begin;
-  if (result.best.empty() && !fits_into_memory(o)) throw UsageError(why_nothing_fits(result, wish));
-  if (result.best.empty())
+  if (result.best.empty()) {
+    if (!fits_into_memory(o) || o.memory_limit) throw UsageError(why_nothing_fits(result, wish));
+    result.large.push_back(*result.smallest);
     return nlohmann::json{{"large", as_json(result.large, o, wish)}, {"problem", why_nothing_fits(result, wish)}}
         .dump();
+  }
   if (tries) {
     constexpr std::size_t most = 5;
     constexpr double near = 0.75;
@@ -304,71 +319,71 @@ std::string found_plan(const Job& job, const Options& o, const SearchWish& wish,
   std::vector<Candidate> known;
   for (const Candidate& c : result.best)
     if (known.empty() || c.measured) known.push_back(c);
-  return as_json(known, o, wish).dump();
+  return nlohmann::json{{"fitting", as_json(known, o, wish)}}.dump();
 }
 
 // Flags that were found, as if they had been given: a run that is resumed goes on with them.
-void take_flags(Options& o, const nlohmann::json& flags) {
-  for (const auto& [name, value] : flags.items()) {
-    o.given[name] = value.get<std::string>();
+void take_flags(Options& o, const PlanFlags& flags) {
+  for (const auto& [name, value] : flags) {
+    o.given[name] = value;
     if (name == "recompute") {
-      o.recompute = o.given[name];
-      o.train.recompute = parse_recompute(o.recompute);
+      o.recompute = value;
+      o.train.recompute = parse_recompute(value);
     } else {
-      set_flag(o.plan, name, o.given[name]);
+      set_flag(o.plan, name, value);
     }
   }
 }
 
-// Where no plan fits as it is: how fast the fastest are with tiles in turn and values that wait elsewhere. They have no
-// other memory than --memory says, which fit_into_memory() looks at again.
-nlohmann::json those_that_fit(const nlohmann::json& found, const Job& job, const Options& o, const Launch& launch) {
-  nlohmann::json fitting = nlohmann::json::array();
-  for (nlohmann::json plan : found["large"]) {
+// Where no plan fits as it is: how fast they are with more recomputation, tiles in turn, or values that wait elsewhere.
+// Which of these, fit_into_memory() finds once more for the plan that is chosen.
+std::vector<Found> made_to_fit(const std::vector<Found>& large, const Job& job, const Options& o,
+                               const Launch& launch) {
+  std::vector<Found> fitting;
+  for (Found plan : large) {
+    plan.flags.erase("recompute");
     Options options = o;
-    take_flags(options, plan["flags"]);
+    take_flags(options, plan.flags);
     Job one = job;
     settle_plan(one, options, launch);
     const auto longer = slowdown_to_fit(one, options, launch);
     if (!longer) continue;
-    plan["images_per_second"] = plan["images_per_second"].get<double>() / *longer;
-    plan["seconds"] = plan["seconds"].get<double>() * *longer;
-    plan.erase("expected");  // of other steps
+    plan.speed /= *longer;
+    plan.seconds *= *longer;
+    plan.expected.clear();  // of other steps
     fitting.push_back(std::move(plan));
   }
-  if (fitting.empty()) throw UsageError(found["problem"].get<std::string>());
-  if (launch.speaks() && !o.quiet)
-    fmt::print("no plan fits as it is; {} of {} do with turns or a store\n", fitting.size(), found["large"].size());
+  if (launch.speaks() && !o.quiet && !fitting.empty())
+    fmt::print("no plan fits as it is; {} of {} can be made to fit\n", fitting.size(), large.size());
   return fitting;
 }
 
-// Puts the speed into the plan that a few steps on the ranks of the run have. Not if they would take minutes.
-void try_out(nlohmann::json& plan, const Job& job, const Options& o, const Launch& launch) {
-  constexpr double too_slow = 20;  // seconds of a step
-  if (plan["seconds"] > too_slow) return;
+// The speed of a few steps on the ranks of the run.
+void try_out(Found& plan, const Job& job, const Options& o, const Launch& launch) {
   Options options = o;
-  take_flags(options, plan["flags"]);
+  take_flags(options, plan.flags);
   const Spread speed = try_plan(job, options, launch);
-  plan["images_per_second"] = nlohmann::json::parse(launch.told([&] {
+  plan.speed = nlohmann::json::parse(launch.told([&] {
     if (!o.quiet)
       fmt::print("tried: {:.3g} images/s ({:.3g} to {:.3g}): {}\n", speed.median, speed.low, speed.high,
-                 words_of(plan["flags"].get<PlanFlags>()));
+                 words_of(plan.flags));
     std::fflush(stdout);
     return nlohmann::json(speed.median).dump();
   }));
+  plan.tried = true;
 }
 
-// Whoever seems to be the fastest is tried out, until that is somebody who was.
-template <class TryOut>
-nlohmann::json fastest(nlohmann::json plans, const TryOut& try_out) {
-  std::vector<bool> tried(plans.size());
+// Whoever seems to be the fastest is tried out, until that is somebody who was. Not if that would take minutes: then
+// nobody is, for what was only expected is not comparable.
+Found fastest(std::vector<Found> plans, const Job& job, const Options& o, const Launch& launch) {
+  constexpr double too_slow = 10;  // seconds of a step
+  const bool tries = o.training && !o.on_gpus() &&
+                     std::all_of(plans.begin(), plans.end(), [&](const Found& p) { return p.seconds <= too_slow; });
   for (;;) {
-    std::size_t first = 0;
-    for (std::size_t i = 1; i < plans.size(); ++i)
-      if (plans[i]["images_per_second"] > plans[first]["images_per_second"]) first = i;
-    if (tried[first]) return plans[first];
-    tried[first] = true;
-    try_out(plans[first]);
+    Found& first =
+        *std::max_element(plans.begin(), plans.end(), [](const Found& a, const Found& b) { return a.speed < b.speed; });
+    if (!tries || first.tried) return first;
+    try_out(first, job, o, launch);
   }
 }
 
@@ -408,19 +423,22 @@ void choose_plan(Job& job, Options& o, const Launch& launch) {
     });
     return text;
   });
-  auto document = nlohmann::json::parse(found);
-  if (document.contains("large")) document = those_that_fit(document, job, o, launch);
-  if (document.is_array()) {
-    const bool has_ranks = !o.planning && !o.on_gpus();
-    document = fastest(document, [&](nlohmann::json& plan) {
-      if (has_ranks) try_out(plan, job, o, launch);
-    });
-    if (launch.speaks() && !o.quiet) fmt::print("chosen: {}\n", words_of(document["flags"].get<PlanFlags>()));
+  const auto document = nlohmann::json::parse(found);
+  if (document.contains("scaling")) {
+    job.scaling = document["scaling"].get<std::string>();
+    return take_flags(o, document["flags"].get<PlanFlags>());
   }
-  take_flags(o, document["flags"]);
-  if (document.contains("scaling")) job.scaling = document["scaling"].get<std::string>();
-  if (document.contains("expected")) job.expected = read_expectation(document["expected"]);
-  job.expected_speed = document["images_per_second"].get<double>();
+  std::vector<Found> plans;
+  if (document.contains("fitting"))
+    plans = read_found(document["fitting"]);
+  else
+    plans = made_to_fit(read_found(document["large"]), job, o, launch);
+  if (plans.empty()) throw UsageError(document["problem"].get<std::string>());
+  const Found best = fastest(std::move(plans), job, o, launch);
+  if (launch.speaks() && !o.quiet) fmt::print("chosen: {}\n", words_of(best.flags));
+  take_flags(o, best.flags);
+  job.expected = best.expected;
+  job.expected_speed = best.speed;
 }
 
 }  // namespace tessera

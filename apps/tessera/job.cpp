@@ -189,6 +189,14 @@ Cores cores_to_measure_on(const Options& o, const Launch& launch) {
   return launch.ranks_are_threads() || o.bind == "none" ? Cores{} : whole_machine();
 }
 
+PlanFlags flags_of_run(const Options& o) {
+  PlanFlags flags = flags_of(o.plan);
+  flags["batch-size"] = std::to_string(o.plan.batch_size);
+  if (o.recompute != "norm") flags["recompute"] = o.recompute;
+  if (o.store != "device") flags["store"] = o.store;
+  return flags;
+}
+
 void choose_convolutions(const Job& job, const Options& o, const Launch& launch) {
   WayChoices& ways = WayChoices::of_process();
   if (!ways.measured() || o.planning || o.device != "cpu" || o.dtype != "float32") return;
@@ -305,6 +313,7 @@ Job make_job(Options& o, const ModelRegistry& models, const Launch& launch) {
   if (o.automatic) {
     open_images();  // how long they take to read counts, too
     if (!o.planning) check_batch(o.plan.batch_size);
+    if (!o.train.scratch.empty() && !o.planning) try_scratch(o.train.scratch, launch);
     o.train.loader_workers = o.workers.value_or(o.train.loader_workers);
     choose_plan(job, o, launch);
   }

@@ -18,6 +18,9 @@ class Launch;
 /// Of an activation.
 inline int element_bytes(const Options& o) { return o.dtype == "float64" ? 8 : o.dtype == "bfloat16" ? 2 : 4; }
 
+/// What --plan takes: the flags that make the plan.
+PlanFlags flags_of_run(const Options& options);
+
 /// A run, checked as a whole before anything starts.
 struct Job {
   Graph graph;

@@ -112,12 +112,14 @@ void take(Job& job, Options& o, const std::string& text, std::optional<int> rank
 void take_fewer_images(Job& job, Options& o, const Launch& launch, double memory) {
   const std::string batch = launch.told([&] {
     Job fewer = job;
-    Options options = o;
-    while (options.plan.batch_size > 1 && needs_more_than(memory, fewer, options)) {
-      options.plan.batch_size /= 2;
-      settle_plan(fewer, options, launch);
+    PlanOptions plan = o.plan;
+    const std::int64_t shares = plan.parts * plan.local_dp.value_or(1);
+    while (plan.batch_size > 1 && plan.batch_size / 2 % shares == 0 && needs_more_than(memory, fewer, o)) {
+      plan.batch_size /= 2;
+      fewer.plan = make_plan(fewer.graph, plan, launch.ranks_started());
+      fewer.plan.ranks_per_node = job.plan.ranks_per_node;
     }
-    return std::to_string(options.plan.batch_size);
+    return std::to_string(plan.batch_size);
   });
   o.plan.batch_size = std::stoll(batch);
   settle_plan(job, o, launch);

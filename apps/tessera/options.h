@@ -59,6 +59,7 @@ struct Options {
   std::string datapath;
   std::vector<std::string> class_names;
   bool planning = false;  ///< nothing is run: what the machine has does not matter
+  bool training = false;  ///< for long, perhaps: --auto tries its plans on the ranks
   std::string on_bad_image = "fail";
   std::int64_t synthetic_images = 4096;
   std::optional<std::int64_t> channels;  ///< unset: those of the files, or 3

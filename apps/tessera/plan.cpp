@@ -70,11 +70,7 @@ void run_plan(Options& options, const ModelRegistry& models, const Launch& launc
   if (!options.quiet) print_plan(options, job, needs);
   if (!options.json.empty()) {
     check_writable("--json", options.json);
-    PlanFlags flags = flags_of(options.plan);
-    flags["batch-size"] = std::to_string(options.plan.batch_size);
-    if (options.recompute != "norm") flags["recompute"] = options.recompute;
-    if (options.store != "device") flags["store"] = options.store;
-    write_plan(options.json, job.plan, job.graph, needs, element_bytes(options), flags);
+    write_plan(options.json, job.plan, job.graph, needs, element_bytes(options), flags_of_run(options));
   }
 }
 

@@ -251,6 +251,7 @@ RunReport run_training(const Options& options, const Job& job, const Launch& lau
   report.command = options.command;
   report.images = job.images->describe();
   report.class_names = job.class_names;
+  report.flags = flags_of_run(options);
   report.expected = job.expected;
   report.expected_speed = job.expected_speed;
   for (const Footprint& footprint : memory_needs(job, options)) report.predicted_bytes.push_back(footprint.peak());

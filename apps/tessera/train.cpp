@@ -94,6 +94,7 @@ void take_description_of_run(Options& options) {
 }  // namespace
 
 void run_train(Options& options, const ModelRegistry& models, const Launch& launch) {
+  options.training = true;
   take_description_of_run(options);
   const NewRunFolder folder(options, launch);
   const Job job = make_job(options, models, launch);

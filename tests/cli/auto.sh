@@ -87,7 +87,8 @@ expect 2 "leave out --ranks" -- "$tessera" plan "${net[@]}" --scaling 1..2 --ran
 expect 2 "no plan fits" -- "$tessera" plan "${net[@]}" --batch-size 4 --auto --ranks 2 --memory-limit 1500KiB
 # With tiles in turn, it does.
 expect 0 "no plan fits as it is" "tried: " "chosen: " "--turns" "2 steps" -- "$tessera" train --model resnet_v1 --depth 8 --image-size 256 \
-  --num-classes 3 "${few[@]}" --batch-size 1 --auto --ranks 1 --memory 14MiB --scratch "$work"
+  --num-classes 3 "${few[@]}" --batch-size 1 --threads 1 --auto --ranks 1 --memory 14MiB --scratch "$work"
+expect 2 "/nowhere" -- "$mpiexec" -np 2 "$tessera" train "${net[@]}" "${few[@]}" --batch-size 4 --auto --memory 1GiB --scratch /nowhere
 expect 2 "no plan fits" "--memory" -- "$tessera" plan "${net[@]}" --batch-size 4 --auto --ranks 2 --memory 100KiB
 expect 2 "--ranks is for --auto" -- "$tessera" plan "${net[@]}" --ranks 2
 expect 2 "give one of them" -- "$tessera" plan "${net[@]}" --auto --plan "$work/plan.json"

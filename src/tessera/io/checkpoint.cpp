@@ -1,9 +1,12 @@
 #include "tessera/io/checkpoint.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "tessera/base/error.h"
@@ -59,16 +62,10 @@ void write_shard_files(const ShardPlace& place, const ShardContents& contents) {
   write_note(note_path(place, place.shard), note);
 }
 
-// Why no file can be made in `folder`, or nothing.
+// Why no file can be made in `folder`, or nothing. A disk that is full is another matter: empty files have room there.
 std::string cannot_write(const std::string& folder) {
-  const std::string probe = join_path(folder, ".writable");
-  try {
-    write_text(probe, "");  // an empty file has a place even on a full disk
-    remove_file(probe);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
+  return ::access(folder.c_str(), W_OK) == 0 ? std::string()
+                                             : concat("cannot write to ", folder, ": ", std::strerror(errno));
 }
 
 // In the order of the shards. Waits for all of them, even after one has failed: the folder can be removed only when

@@ -192,6 +192,7 @@ OrderedJson run_json(const RunReport& r, const Plan& plan, const Graph& graph) {
           {"class_names", r.class_names},
           {"threads", r.threads},
           {"trainable_parameters", graph.trainable_elements()},
+          {"flags", r.flags},
           {"plan", plan_json(plan, graph)},
           {"cells", cells_json(plan, graph)},
           {"images_per_second", r.steps.empty()

@@ -28,6 +28,7 @@ Spread images_per_second(const std::vector<StepReport>& steps, std::int64_t batc
 struct RunReport {
   std::vector<std::string> command;
   std::string model, dtype;
+  PlanFlags flags;           ///< that make the plan
   std::vector<int> threads;  ///< by rank
   std::vector<StepReport> steps;
   std::vector<std::int64_t> peak_bytes;  ///< of tensors, by rank

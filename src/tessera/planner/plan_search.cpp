@@ -339,13 +339,14 @@ SearchResult search_plans(const Graph& graph, const SearchWish& wish, const Cell
   std::sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), looked_at)), faster);
   std::vector<Seen> seen(all.size(), Seen::roughly);
   std::fill(seen.begin(), seen.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), looked_at)), Seen::refined);
-  std::set<std::string> large_kinds;
+  std::set<std::pair<std::string, std::int64_t>> large_kinds;
   for (std::size_t i = 0; i < all.size(); ++i) {
     Candidate& c = all[i];
     if (result.best.size() >= wish.wanted) break;
     if (i >= looked_at) refine(graph, c, wish);
     seen[i] = Seen::refined;
-    if (result.best.empty() && result.large.size() < wish.wanted && large_kinds.insert(kind_of(c.plan)).second)
+    if (result.best.empty() && result.large.size() < wish.wanted &&
+        large_kinds.insert({kind_of(c.plan), c.plan.global_batch()}).second)
       result.large.push_back(c);
     if (make_fit(graph, c, wish)) {
       result.best.push_back(c);

@@ -80,6 +80,20 @@ class SegmentPool {
     free_.insert(block);
   }
 
+  // Segments of which nothing is in use.
+  void unmap() {
+    const std::lock_guard lock(mutex_);
+    for (auto i = free_.begin(); i != free_.end();) {
+      Block* block = *i;
+      const bool whole = !block->previous && !block->next;
+      i = whole ? free_.erase(i) : std::next(i);
+      if (!whole) continue;
+      ASAN_UNPOISON_MEMORY_REGION(block->data, block->size);
+      munmap(block->data, block->size);
+      delete block;
+    }
+  }
+
  private:
   Block* map(std::size_t size) {
     const std::size_t bytes = round_up(std::max(size, segment_bytes), std::size_t{1} << 21);
@@ -117,12 +131,14 @@ class SegmentPool {
 constexpr int most_pools = 64;
 thread_local int numa_node = 0;
 
-// That of the calling thread's NUMA node.
-SegmentPool& pool() {
+std::array<SegmentPool, most_pools>& pools() {
   // Never destroyed: tensors of static life free their memory at exit.
-  static auto* pools = new std::array<SegmentPool, most_pools>;
-  return (*pools)[static_cast<std::size_t>(numa_node % most_pools)];
+  static auto* all = new std::array<SegmentPool, most_pools>;
+  return *all;
 }
+
+// That of the calling thread's NUMA node.
+SegmentPool& pool() { return pools()[static_cast<std::size_t>(numa_node % most_pools)]; }
 
 // What a tensor's deleter needs to know. It stands just before the data, because torch wants to free memory by its
 // address alone.
@@ -194,6 +210,10 @@ void install_cpu_allocator(BlockReuse reuse) {
   allocator().reuse = reuse == BlockReuse::on;
   // The highest priority that torch knows, so that nothing loaded later takes over.
   c10::SetCPUAllocator(&allocator(), /*priority=*/255);
+}
+
+void give_back_unused_memory() {
+  for (SegmentPool& each : pools()) each.unmap();
 }
 
 void take_blocks_of(int node) { numa_node = node; }

@@ -52,6 +52,9 @@ enum class BlockReuse { on, off };
 /// Makes torch take CPU memory here, from now on and for the whole process. Calling it again only changes the reuse.
 void install_cpu_allocator(BlockReuse reuse = BlockReuse::on);
 
+/// To the system, what tensors have taken and nobody uses any more: before something else is run.
+void give_back_unused_memory();
+
 /// From now on the calling thread takes blocks that only threads of the same NUMA node have used, so that their pages
 /// lie there. Without it: of node 0.
 void take_blocks_of(int numa_node);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -154,6 +155,15 @@ TEST_F(Checkpoint, WaitsForAShardThatComesLate) {
   });
   finish_checkpoint(place(2), state_of(2));
   EXPECT_EQ(latest(), place(2).folder());
+}
+
+// On a disk that became read-only, a rank that fails cannot even say so.
+TEST_F(Checkpoint, DoesNotWaitForWordFromWhereNobodyCanWrite) {
+  write_shard(place(2, 0), contents(0, 2));
+  std::filesystem::remove_all(place(2).part());
+  EXPECT_THAT(
+      test::error_of([&] { finish_checkpoint(place(2), state_of(2), {.wait_seconds = 20, .hurried_seconds = 0}); }),
+      AllOf(HasSubstr("shard 1 of 2 did not come"), HasSubstr("No such file")));
 }
 
 TEST_F(Checkpoint, OfAnotherAttemptLendsNoShards) {
