@@ -96,11 +96,10 @@ SearchWish wish_of(const Job& job, const Options& o, const Launch& launch) {
   wish.footprint = footprint_for(job, o);
   const int cores = launch.cores();
   const bool gpus = wish.cores == 0;
-  const std::optional<int> given = o.threads;
-  wish.threads = [cores, gpus, given](const Plan& plan, int stage) {
-    if (given) return *given;
-    if (gpus) return 1;
-    return std::max(1, cores / plan.ranks_at_work_beside(plan.stages[static_cast<std::size_t>(stage)].ranks.front()));
+  wish.threads = [cores, gpus, &o](const Plan& plan, int stage) {
+    if (gpus) return o.threads.value_or(1);
+    const int first = plan.stages[static_cast<std::size_t>(stage)].ranks.front();
+    return threads_of_rank(o, cores, plan.ranks_at_work_beside(first));
   };
   return wish;
 }
@@ -409,10 +408,10 @@ void choose_plan(Job& job, Options& o, const Launch& launch) {
   std::set<int> threads;
   for (const int ranks : wish.ranks) {
     const auto beside = std::min<std::int64_t>(ranks, wish.plan.ranks_per_node.value_or(ranks));
-    threads.insert(o.threads.value_or(std::max(1, launch.cores() / static_cast<int>(beside))));
+    threads.insert(threads_of_rank(o, launch.cores(), beside));
   }
   // Stages that take turns have the cores for themselves.
-  if (!o.threads) threads.insert({1, launch.cores()});
+  if (!o.threads) threads.insert({1, threads_of_rank(o, launch.cores(), 1)});
   if (wish.cores == 0) threads = {1};
   const std::string found = launch.told([&] {
     const std::vector<int> all(threads.begin(), threads.end());

@@ -230,7 +230,7 @@ void settle_plan(Job& job, Options& o, const Launch& launch) {
   if (job.plan.ranks_per_node == 0) job.plan.ranks_per_node = ranks_started ? launch.ranks_on_node() : ranks;
   job.threads.clear();
   for (int rank = 0; rank < ranks; ++rank)
-    job.threads.push_back(o.threads.value_or(std::max(1, cores / job.plan.ranks_at_work_beside(rank))));
+    job.threads.push_back(threads_of_rank(o, cores, job.plan.ranks_at_work_beside(rank)));
   if (o.bind != "none" && !o.planning) job.cores = cores_here(o, job, launch);
   o.train.loader_workers =
       o.workers.value_or(reading_threads(o, cores, launch.ranks_are_threads() ? ranks : launch.ranks_on_node()));

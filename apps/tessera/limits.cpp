@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/runtime/threads.h"
 
 namespace tessera {
 namespace {
@@ -14,13 +15,20 @@ void check_range(Problems& problems, const char* flag, const std::optional<Numbe
 
 }  // namespace
 
+int threads_of_rank(const Options& o, int cores, std::int64_t ranks) {
+  return o.threads.value_or(std::clamp(static_cast<int>(cores / ranks), 1, most_threads()));
+}
+
 void check_limits(const Options& o, int cores) {
   Problems problems;
-  const int most_threads = std::max(16, 4 * cores);
-  if (o.threads)
-    problems.check(*o.threads <= most_threads, "--threads ", *o.threads, " is more than ", most_threads,
+  const int sensible = std::max(16, 4 * cores);
+  if (o.threads) {
+    problems.check(*o.threads <= most_threads(), "--threads ", *o.threads, " is more than OMP_THREAD_LIMIT allows (",
+                   most_threads(), "); change one of them");
+    problems.check(*o.threads <= sensible, "--threads ", *o.threads, " is more than ", sensible,
                    ", and this machine has ", cores, cores == 1 ? " core" : " cores",
                    "; without --threads the ranks share them out");
+  }
   problems.check(o.workers.value_or(1) <= 256, "--num-workers ", o.workers.value_or(1),
                  " is more than the 256 that are possible; a few per rank are enough");
   check_range<std::int64_t>(problems, "--num-classes", o.model.classes, 1'000'000);

@@ -11,6 +11,9 @@ constexpr std::int64_t most_channels = 65536;
 /// to write down. `cores`: of this machine. Throws UsageError, before anything is made of them.
 void check_limits(const Options& options, int cores);
 
+/// What a rank computes with, where so many share the cores.
+int threads_of_rank(const Options& options, int cores, std::int64_t ranks);
+
 /// Ranks that are threads of one process. Throws UsageError.
 void check_thread_ranks(int ranks);
 

@@ -44,6 +44,7 @@ expect 2 "--mean is for image files" "--std" -- "${train[@]}" --mean 0.5,0.5,0.5
 expect 2 "--datapath $work" "--app synthetic" -- "${train[@]}" --app synthetic --datapath "$work"
 expect 2 "--threads 0" -- "${train[@]}" --threads 0
 # A finger that stayed on a key.
+expect 2 "--threads 2" "OMP_THREAD_LIMIT" -- env OMP_THREAD_LIMIT=1 "${train[@]}" --threads 2
 expect 2 "--threads 10000" "this machine has" -- "${train[@]}" --threads 10000
 expect 2 "--num-workers 100000" -- "${train[@]}" --num-workers 100000
 expect 2 "--steps 99999999999" "--channels 99999999" -- "$tessera" train --steps 99999999999 --channels 99999999

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
+#include <limits>
+
 namespace tessera {
 
 void use_threads(int threads, int ranks_in_process) {
@@ -13,6 +15,13 @@ void use_threads(int threads, int ranks_in_process) {
   using SetThreads = void (*)(int);
   if (const auto set = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads")))
     set(ranks_in_process > 1 ? 1 : threads);
+}
+
+int most_threads() {
+  // Torch may compute without OpenMP.
+  using ThreadLimit = int (*)();
+  const auto limit = reinterpret_cast<ThreadLimit>(dlsym(RTLD_DEFAULT, "omp_get_thread_limit"));
+  return limit ? limit() : std::numeric_limits<int>::max();
 }
 
 }  // namespace tessera

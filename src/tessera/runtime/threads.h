@@ -8,4 +8,7 @@ namespace tessera {
 /// `ranks_in_process` is more than one.
 void use_threads(int threads, int ranks_in_process);
 
+/// What OMP_THREAD_LIMIT allows a rank. With more, oneDNN would wait for ever for threads that it does not get.
+int most_threads();
+
 }  // namespace tessera
