@@ -9,27 +9,6 @@
 #include "tessera/ops/kernel.h"
 
 namespace tessera {
-namespace {
-
-// Kernels look at how many threads their caller has.
-class WithThreads {
- public:
-  explicit WithThreads(int threads) : before_(at::get_num_threads()), differs_(threads != before_) {
-    if (differs_) at::set_num_threads(threads);
-  }
-  ~WithThreads() {
-    if (differs_) at::set_num_threads(before_);
-  }
-  WithThreads(const WithThreads&) = delete;
-  WithThreads& operator=(const WithThreads&) = delete;
-
- private:
-  const int before_;
-  const bool differs_;
-};
-
-}  // namespace
-
 KernelWorkspace kernel_workspaces(const Graph& graph, const at::TensorOptions& activations) {
   struct Known {
     Step step;  // the kernel looks at it
@@ -53,7 +32,9 @@ KernelWorkspace kernel_workspaces(const Graph& graph, const at::TensorOptions& a
       };
       k.kernel = kernels().make({graph, k.step, parameters, activations});
     }
-    const WithThreads scope(threads);
+    // Kernels look at how many threads their caller has, which keeps that number: for every change torch makes a pool of
+    // threads anew, and that can take milliseconds.
+    if (threads != at::get_num_threads()) at::set_num_threads(threads);
     return k.kernel->workspace(out, in);
   };
 }
